@@ -79,7 +79,7 @@ class OracleSession:
         self.depth += 1
         return self._logits(tokens.shape[1])
 
-    def clear(self, row: int) -> None:
+    def clear(self, row: int, start: int = 0) -> None:
         """Do nothing: it has no states that could be NaN."""
 
     def drop(self, row: int) -> None:

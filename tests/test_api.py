@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -16,8 +17,9 @@ from clover.drafting import AutoPolicy, UpcomingStep
 from clover.drafting.tuning import Choice, Tuning, architecture_name, write_entry
 from clover.engine import Engine
 from clover.engine.compiled import CompiledRunner
-from clover.errors import UserError
+from clover.errors import GenerationError, UserError
 from clover.target import TargetModel
+from tests.engine.test_unusable import BreakingRunner
 from tests.tiny import save_tiny_pair
 
 
@@ -36,6 +38,25 @@ def test_one_prompt_gives_one_result_and_many_a_list(model: Clover) -> None:
     several = model.generate(["the cat", model.encode("the cat"), "hello"], max_new_tokens=12, batch_size=2)
     assert [r.tokens for r in several[:2]] == [alone.tokens] * 2
     assert alone.text == model.target.tokenizer.decode(alone.tokens, skip_special_tokens=True)  # type: ignore[union-attr]
+
+
+def test_an_error_of_one_prompt_loses_no_other_text(model: Clover) -> None:
+    prompts = ["the cat", "the mat is", "hello"]
+    good = model.generate(prompts, max_new_tokens=20)
+    breaking = copy.copy(model)
+    breaking.engine = copy.copy(model.engine)
+    breaking.engine.runner = BreakingRunner(model.target, model.engine.hidden_state)
+    breaking.engine.runner.broken = len(model.encode(prompts[1]))
+    for batch_size in (1, 3):
+        with pytest.raises(GenerationError, match=r"^prompt 2: the target's logits are NaN") as caught:
+            breaking.generate(prompts, max_new_tokens=20, batch_size=batch_size)
+        first, second, third = caught.value.results
+        assert [first.tokens, third.tokens] == [good[0].tokens, good[2].tokens]
+        assert second.finish_reason == "error" and second.error in str(caught.value)
+        assert second.tokens == good[1].tokens[:11]
+    with pytest.raises(GenerationError, match="^the target's logits") as caught:
+        breaking.generate(prompts[1], max_new_tokens=20)
+    assert [one.tokens for one in caught.value.results] == [second.tokens]
 
 
 def test_compiled_steps_write_the_same(pair: tuple[Path, Path], model: Clover) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,13 +16,15 @@ import torch
 
 pytest.importorskip("llguidance")
 import jsonschema_rs
+import llguidance
 
 from clover import assets
 from clover.api import Clover
 from clover.drafting import parse_tree
 from clover.engine import Engine
 from clover.errors import UserError
-from clover.grammar import GrammarProcess, Grammars, read_grammar
+from clover.grammar import Grammars, read_grammar
+from clover.sampling import Sampler
 from clover.target import TargetModel
 from tests.audit.conftest import LastTokenDraft
 from tests.tiny import save_tiny_pair
@@ -107,6 +110,72 @@ def test_trees_and_batches_write_what_plain_decoding_writes(
     assert accepted > 0
 
 
+@pytest.mark.parametrize("tree", ["chain:4", "clover2", "chain:6:0.05", "budget:6", "eagle2:20", "lookup"])
+def test_what_is_drafted_follows_the_grammar(
+    folder: Path, tree: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So more of it is accepted; tokens that are forced are drafted though the draft does not know them."""
+    model = models(folder, "float32", tree)[tree]
+    guided = write(model, {}, 3, 1)
+    monkeypatch.setattr(Sampler, "grammar_states", ())
+    free = write(model, {}, 3, 1)
+    assert [one.tokens for one in guided] == [one.tokens for one in free]
+    steps, before = (sum(one.acceptance.steps for one in some) for some in (guided, free))
+    assert steps < before
+
+
+def test_chains_hold_no_token_that_is_excluded(folder: Path) -> None:
+    target = TargetModel.load(folder, dtype="float32")
+    draft: Any = LastTokenDraft(target)
+    model = Clover(Engine(target, draft, "chain:4"))
+    requests = [
+        replace(model.request(prompt, max_new_tokens=40, grammar=PET), show_trees=True) for prompt in PROMPTS
+    ]
+    grammars, drafted, states = Grammars(target), 0, dict[int, Any]()
+    for event in model.engine.run(requests):
+        state = above = states.setdefault(event.index, grammars.start(PET))
+        assert event.drafted is not None
+        for token in event.drafted.tokens:
+            above = above.after(token)
+            assert above is not None
+            drafted += 1
+        for token in event.tokens:
+            state = state.after(token)
+        states[event.index] = state
+    assert drafted > 50
+
+
+@pytest.mark.parametrize("tree", ["plain", "chain:4", "clover2", "drawn:chain:3"])
+def test_a_grammar_that_is_too_complex_ends_its_own_text_alone(folder: Path, tree: str) -> None:
+    """After a few tokens, amid a batch; what the text had is what it has in plain decoding."""
+    schema = {
+        "type": "object",
+        "properties": {"a": YES, "b": {"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "object"}]}},
+        "required": ["a", "b"],
+    }
+    several = models(folder, "float32", *({tree} - {"plain"}))
+    broken = dict[str, Any]()
+    for name, model in several.items():
+        good = [model.request(PROMPTS[0], max_new_tokens=40, grammar=one) for one in (PET, None)]
+        expected = [model.engine.run([one]) for one in good]
+        tokens = [[token for event in events for token in event.tokens] for events in expected]
+        model._grammars = Grammars(model.target)
+        model._grammars.limits = llguidance.LLParserLimits(step_max_items=20)
+        bad = model.request(PROMPTS[0], max_new_tokens=40, grammar=schema)
+        decoding, found = model.engine.open(3), dict[int, Any]()
+        for request in (good[0], bad, good[1]):
+            decoding.add(request)
+        while not decoding.idle:
+            found |= {event.index: event.generation for event in decoding.step() if event.generation}
+        assert [list(found[at].tokens) for at in (0, 2)] == tokens
+        broken[name] = found[1]
+        assert broken[name].finish_reason == "error" and len(broken[name].tokens) > 3
+        assert re.match(r"the grammar is too complex after \d+ tokens \(.*Too many items", broken[name].error)
+        with pytest.raises(UserError, match="^the grammar is too complex"):
+            model.generate(PROMPTS[0], max_new_tokens=40, grammar=schema)
+    assert len({one.tokens for one in broken.values()}) == 1
+
+
 def test_drawn_trees_write_valid_texts(folder: Path) -> None:
     found = write(models(folder, "float32", "drawn:clover2")["drawn:clover2"], SAMPLED, 4)
     assert check_valid(found, 2) > 0
@@ -132,30 +201,44 @@ def test_each_token_is_the_best_that_the_grammar_allows(folder: Path) -> None:
     for token in model.generate(PROMPTS[0], grammar=PET, max_new_tokens=30).tokens:
         with torch.inference_mode():
             logits = target.model(input_ids=torch.tensor([prompt + new]), use_cache=False).logits[:, -1]
-        texts = torch.tensor([new], dtype=torch.long)
-        assert token == int(grammars.start(PET, 0)(texts, logits.clone()).argmax())
+        state = state_after(grammars, new)
+        assert state.excluded is not None
+        assert token == int(logits[0].masked_fill(state.excluded, -torch.inf).argmax())
         new.append(token)
+
+
+def state_after(grammars: Grammars, text: list[int]) -> Any:
+    """The state of a text that is read from its start."""
+    state: Any = grammars.start(PET)
+    for token in text:
+        state = state.after(token)
+    return state
 
 
 def test_what_is_allowed_does_not_depend_on_what_was_read_before() -> None:
     """Random branches of texts with blanks, as trees have them; each is held against a grammar that reads it alone."""
     target, random = TargetModel.load(assets.TARGET), Random(0)
-    grammars, logits = Grammars(target), torch.zeros(1, target.vocab_size)
-    process, text = grammars.start(PET, 0), list[int]()
-
-    def allowed_after(process: GrammarProcess, *texts: list[int]) -> list[list[int]]:
-        rows = process(torch.tensor(texts, dtype=torch.long), logits.repeat(len(texts), 1))
-        return [torch.nonzero(row == 0).flatten().tolist() for row in rows]
-
+    grammars = Grammars(target)
+    state, text, forced = grammars.start(PET), list[int](), 0
     for _ in range(40):
-        branches = [text]
+        branches = [(state, text)]
         for _ in range(3):
-            allowed = allowed_after(process, *branches)
-            assert allowed == [allowed_after(grammars.start(PET, 0), one)[0] for one in branches]
-            if any(set(target.eos_token_ids) & set(some) for some in allowed):
-                return
-            branches = [[*one, random.choice(some)] for one, some in zip(branches, allowed) for _ in range(2)]
-        text = branches[random.randrange(len(branches))][: len(text) + random.randrange(1, 4)]
+            for branch, read in branches:
+                alone = state_after(grammars, read)
+                assert branch.excluded.equal(alone.excluded) and branch.only == alone.only
+                allowed = (~branch.excluded).nonzero().flatten().tolist()
+                assert allowed and branch.only == (allowed[0] if len(allowed) == 1 else None)
+                assert branch.after(int(branch.excluded.nonzero()[0])) is None
+                forced += branch.only is not None
+                if set(target.eos_token_ids) & set(allowed):
+                    assert forced > 0
+                    return
+            branches = [
+                (branch.after(token), [*read, token])
+                for branch, read in branches
+                for token in random.choices((~branch.excluded).nonzero().flatten().tolist(), k=2)
+            ]
+        state, text = branches[random.randrange(len(branches))]
 
 
 def test_a_grammar_goes_with_stop_strings_and_short_texts(folder: Path) -> None:

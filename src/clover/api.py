@@ -22,7 +22,7 @@ from clover.drafting import AutoTree, PlainTree, Tree, parse_tree
 from clover.drafting.tuning import FILE_NAME, Tuning, architecture_name, read_tuning
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Generation, PrefixStore, Request, StepEvent
-from clover.errors import UserError, answers_removed_arguments
+from clover.errors import GenerationError, UserError, answers_removed_arguments
 from clover.grammar import Grammars, GrammarSpec
 from clover.sampling import SamplingParams
 from clover.target import TargetModel, TargetWeights
@@ -158,6 +158,8 @@ class Clover:
 
         Raises:
             UserError: before anything is generated, if a prompt or an option cannot be used.
+            GenerationError: after all prompts have run, if a text broke off, because its next token cannot be chosen;
+                its `results` hold all texts.
         """
         several = isinstance(prompts, Sequence) and not isinstance(prompts, str)
         single = not several or (len(prompts) > 0 and isinstance(prompts[0], int | Mapping))
@@ -166,10 +168,16 @@ class Clover:
             raise UserError(f"batch_size is {batch_size!r}; it must be a whole number from 1 on")
         common = {"max_new_tokens": max_new_tokens, "stop": stop, "ignore_eos": ignore_eos}
         requests = [self.request(p, sequence=i, **common, **sampling) for i, p in enumerate(listed)]
-        finished = {
-            e.index: e.generation for e in self.engine.run(requests, max_sequences=batch_size) if e.generation
-        }
+        decoding, finished = self.engine.open(batch_size), dict[int, Generation]()
+        for request in requests:
+            decoding.add(request)
+        while not decoding.idle:
+            finished |= {event.index: event.generation for event in decoding.step() if event.generation}
         results = [self._parted(p, requests[i], finished[i]) for i, p in enumerate(listed)]
+        broken = [(place, result.error) for place, result in enumerate(results, 1) if result.error]
+        for place, error in broken:
+            others = f" (and {len(broken) - 1} more of {len(results)})" if len(broken) > 1 else ""
+            raise GenerationError(error if single else f"prompt {place}{others}: {error}", results)
         return results[0] if single else results
 
     def _parted(self, prompt: Prompt, request: Request, generation: Generation) -> Generation:
@@ -235,13 +243,13 @@ class Clover:
             if ignore_eos:
                 raise UserError("ignore_eos does not go with a grammar, whose texts end")
             check_grammar_fits(self.new_reply(prompt, tokens, tools), bool(tools))
-            params = self.follow(grammar, params, len(tokens))
+            params = self.follow(grammar, params)
         return Request(
             tokens, max_new_tokens, params, ends, eos, hidden=None if format is None else format.hidden
         )
 
-    def follow(self, grammar: GrammarSpec, params: SamplingParams, prompt_tokens: int) -> SamplingParams:
-        """Return the parameters of one text that follows a grammar, after a prompt of so many tokens.
+    def follow(self, grammar: GrammarSpec, params: SamplingParams) -> SamplingParams:
+        """Return the parameters of a text that follows a grammar.
 
         Raises UserError if the grammar cannot be used, or does not go with the other parameters.
         """
@@ -251,7 +259,7 @@ class Clover:
             )
         if self._grammars is None:
             self._grammars = Grammars(self.target)
-        return replace(params, process=self._grammars.start(grammar, prompt_tokens))
+        return replace(params, grammar=self._grammars.start(grammar))
 
     def find_format(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] = ()) -> ChatFormat | None:
         """Return how the answer to a prompt is parted; None where it is words alone.

@@ -1,8 +1,8 @@
 """The one kind of error that a user, and not the program, can put right, and what earlier versions had."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
@@ -14,6 +14,19 @@ class UserError(ValueError):
     The message is one line: what is wrong, then what to do about it. The command line prints it after
     ``clover: error:`` and exits with code 2.
     """
+
+
+class GenerationError(UserError):
+    """Raised by `generate` after all prompts have run, if the text of one of them could not be written to its end.
+
+    Attributes:
+        results: one `Generation` for each prompt, in their order. Of a text that broke off, `finish_reason` is "error",
+            `error` says why, and text and tokens are those before it; the others are whole.
+    """
+
+    def __init__(self, message: str, results: Sequence[Any]):
+        super().__init__(message)
+        self.results = list(results)
 
 
 def one_line(error: BaseException) -> str:

@@ -2,14 +2,15 @@
 
 The library llguidance says which tokens may follow a text (`pip install llguidance`, the extra `grammar`). All others
 get the logit -inf, at every node of a drafted tree by the text that leads to it. So a tree is verified under the
-grammar exactly as plain decoding is. The draft does not know the grammar: what it proposes against it is refused.
+grammar exactly as plain decoding is. The draft proposes under the same states (`clover.drafting.guide`).
 
-Shapes: P texts, V vocabulary.
+Shapes: V vocabulary.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,13 @@ from torch import Tensor
 
 from clover.errors import UserError
 from clover.files import read_text
+from clover.sampling import GrammarState
 from clover.target import Target
 from clover.validation import parse_json
 
 GrammarSpec = str | Mapping[str, Any]
 # Between the parts of JSON: one blank, or a new line and its indentation. Small models else write blanks for ever.
 _JSON: Any = {"whitespace_pattern": r" |\n( {0,16}|\t{0,4})"}
-_KEPT = 64  # matchers of texts that the present ones begin with: more than a tree is deep
 _FORMS = "a grammar is json, a JSON schema, FILE.json with one, regex:EXPRESSION, lark:GRAMMAR, or FILE.lark with one"
 
 
@@ -59,7 +60,12 @@ class Grammars:
     """Makes grammars for the vocabulary of a target, which is read once: a second or so for a large one.
 
     UserError if llguidance is missing, the tokenizer is none of the package tokenizers, or no token ends a text.
+
+    Attributes:
+        limits: how complex a grammar may be, as llguidance's `LLParserLimits`; None for its own.
     """
+
+    limits: Any = None
 
     def __init__(self, target: Target):
         try:
@@ -77,8 +83,8 @@ class Grammars:
         except ValueError as error:
             raise UserError(f"the target's tokenizer does not go with a grammar: {error}") from error
 
-    def start(self, spec: GrammarSpec, prompt_tokens: int) -> GrammarProcess:
-        """Return the `SamplingParams.process` of one text after a prompt of so many tokens.
+    def start(self, spec: GrammarSpec) -> TextState:
+        """Return the state of an empty text, as `SamplingParams.grammar` takes it.
 
         Raises UserError if the grammar is none, or says what llguidance does not support.
         """
@@ -89,45 +95,103 @@ class Grammars:
             "lark": self._matcher.grammar_from_lark,
         }
         try:
-            matcher = self._matcher(self._tokenizer, make[kind](grammar), log_level=0)
+            matcher = self._matcher(self._tokenizer, make[kind](grammar), log_level=0, limits=self.limits)
         except ValueError as error:
             raise UserError(f"the grammar cannot be used: {error}") from error
         if matcher.is_error():
             raise UserError(f"the grammar cannot be used: {' '.join(matcher.get_error().split())}")
-        return GrammarProcess(matcher, prompt_tokens, self._ends, self._vocab_size)
+        return TextState(matcher, 0, self._ends, self._vocab_size)
 
 
-class GrammarProcess:
-    """Excludes the tokens that a grammar does not allow after a text.
+class TextState(GrammarState):
+    """One text as llguidance has read it.
 
-    Each matcher has read one text, and a copy of it goes on along a longer one. Matchers can also go back, but the
-    tokens that llguidance 1.9 allows after that are not always those that it allows otherwise.
+    A copy of its matcher goes on along a longer text. Matchers can also go back, but the tokens that llguidance 1.9
+    allows after that are not always those that it allows otherwise.
     """
 
-    def __init__(self, matcher: Any, prompt_tokens: int, ends: frozenset[int], vocab_size: int):
-        self._prompt_tokens, self._ends, self._vocab_size = prompt_tokens, ends, vocab_size
-        self._matchers: dict[tuple[int, ...], Any] = {(): matcher}  # by the new tokens that each has read
+    def __init__(self, matcher: Any, length: int, ends: frozenset[int], vocab_size: int):
+        self._matcher, self._length, self._ends, self._vocab_size = matcher, length, ends, vocab_size
+        self._below = dict[int, GrammarState | None]()  # by the next token
 
-    def __call__(self, texts: Tensor, logits: Tensor) -> Tensor:
-        """Set logits [P, V] of what follows texts Long [P, T], prompt included, to -inf where it is not allowed."""
-        new = [tuple(text) for text in texts[:, self._prompt_tokens :].tolist()]
-        begun = [read for read in self._matchers if any(text[: len(read)] == read for text in new)]
-        kept = [(), *sorted(begun, key=len)[-_KEPT:]]
-        self._matchers = {read: self._matchers[read] for read in kept}
-        excluded = torch.from_numpy(np.stack([self._excluded(text) for text in new]))
-        return logits.masked_fill_(excluded.to(logits.device), -torch.inf)
+    def fresh(self) -> TextState:
+        return TextState(self._matcher.deep_copy(), self._length, self._ends, self._vocab_size)
 
-    def _excluded(self, new: tuple[int, ...]) -> np.ndarray:
-        """Return which tokens may not follow, Bool [V]; none after an end-of-sequence token, where nothing counts."""
-        if not self._ends.isdisjoint(new):
-            return np.zeros(self._vocab_size, dtype=bool)
-        known = max((read for read in self._matchers if new[: len(read)] == read), key=len)
-        matcher = self._matchers[known]
-        if len(known) < len(new):
-            matcher = self._matchers[new] = matcher.deep_copy()
-            followed = matcher.consume_tokens(list(new[len(known) :]))
-            assert followed, "a text under a grammar holds no token that it excludes"
-        bits = ~np.frombuffer(matcher.compute_bitmask(), dtype=np.uint8)
-        if matcher.is_error():
-            raise UserError(f"the grammar is too complex for llguidance after {len(new)} tokens; simplify it")
-        return np.unpackbits(bits, count=self._vocab_size, bitorder="little").view(bool)
+    def after(self, token: int) -> GrammarState | None:
+        if token not in self._below:
+            self._below[token] = self._follow(token)
+        return self._below[token]
+
+    def _follow(self, token: int) -> GrammarState | None:
+        if not self._bits[token // 8] >> token % 8 & 1:
+            return None
+        if token in self._ends:
+            return _ENDED
+        matcher = self._matcher.deep_copy()
+        matcher.consume_token(token)
+        return TextState(matcher, self._length + 1, self._ends, self._vocab_size)
+
+    @cached_property
+    def _bits(self) -> np.ndarray:
+        """Return which tokens may follow, one bit each, the lowest first; none where llguidance gives up."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)[
+            : -(-self._vocab_size // 8)
+        ].copy()
+        bits[-1] &= 0xFF >> -self._vocab_size % 8
+        return np.zeros_like(bits) if self._matcher.is_error() else bits
+
+    @property
+    def error(self) -> str:
+        return self._error
+
+    @property
+    def excluded(self) -> Tensor | None:
+        return None if self._error else self._excluded
+
+    @property
+    def only(self) -> int | None:
+        return self._only
+
+    @cached_property
+    def _error(self) -> str:
+        if self._bits.any():
+            return ""
+        reason = self._matcher.get_error().partition("\n")[0] or "no token may follow"
+        return f"the grammar is too complex after {self._length} tokens ({reason}); simplify it"
+
+    @cached_property
+    def _excluded(self) -> Tensor:
+        bits = np.unpackbits(~self._bits, count=self._vocab_size, bitorder="little")
+        return torch.from_numpy(bits.view(bool))
+
+    @cached_property
+    def _only(self) -> int | None:
+        (places,) = self._bits.nonzero()
+        if len(places) != 1 or (bits := int(self._bits[places[0]])) & (bits - 1):
+            return None
+        return int(places[0]) * 8 + bits.bit_length() - 1
+
+
+class _Ended(GrammarState):
+    """A text that has ended, after which nothing counts."""
+
+    @property
+    def error(self) -> str:
+        return ""
+
+    @property
+    def excluded(self) -> None:
+        return None
+
+    @property
+    def only(self) -> None:
+        return None
+
+    def fresh(self) -> GrammarState:
+        return self
+
+    def after(self, token: int) -> GrammarState:
+        return self
+
+
+_ENDED = _Ended()

@@ -33,6 +33,9 @@ class LastTokenDraft(TableDraft):
     def insert(self, other: LastTokenDraft) -> None:
         """There is nothing to insert."""
 
+    def clear(self, row: int) -> None:
+        """There is nothing that could be NaN."""
+
 
 def weak_attention(
     dtype: torch.dtype = torch.float32, family: str = "llama", strength: float = 0.2, seed: int = 0

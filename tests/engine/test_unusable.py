@@ -17,7 +17,7 @@ from clover.target import TargetModel, TargetOutput
 from clover.tree import TokenTree
 from clover.verify import Verified
 from tests.engine.test_lossless import run, tokens_of
-from tests.families import VOCAB, tiny_model
+from tests.families import tiny_model
 from tests.oracle import OracleDraft
 
 BROKEN = 7  # the token whose embedding is NaN, as float16 makes of some models
@@ -41,8 +41,15 @@ def target() -> TargetModel:
 def broken_engine(target: TargetModel, tree: str) -> Engine:
     torch.manual_seed(1)
     draft = SYSTEMS["recall"].from_target(target).to(target.dtype).eval()
-    # A drafted token that makes NaN would end the text, too: all nodes of a tree enter its attention times 0.
-    draft.reduce_vocabulary(torch.tensor([token for token in range(VOCAB) if token != BROKEN]))
+    return Engine(target, draft, tree)
+
+
+def drafting_engine(target: TargetModel, tree: str, tokens: list[int]) -> Engine:
+    """An engine whose draft proposes these tokens alone."""
+    torch.manual_seed(2)
+    draft = SYSTEMS["clover2"].from_target(target, num_augmenting_layers=1, num_heads=4)
+    draft = draft.to(target.dtype).eval()
+    draft.reduce_vocabulary(torch.tensor(tokens))
     return Engine(target, draft, tree)
 
 
@@ -69,6 +76,38 @@ def test_only_its_own_text_ends(target: TargetModel, tree: str, params: Sampling
     assert [found[index] for index in (0, 2, 3, 4)] == expected
 
 
+@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    ("tree", "tokens"),
+    [
+        ("chain:3", [BROKEN]),
+        ("budget:6", [BROKEN, 30, 31]),
+        ("medusa", [BROKEN, *range(20, 45)]),
+        ("drawn:chain:3", [BROKEN, 30, 31]),
+    ],
+)
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_drafted_token_that_is_refused_ends_no_text(
+    target: TargetModel, tree: str, tokens: list[int], params: SamplingParams, most: int
+) -> None:
+    """Every node of a tree gets NaN from it; texts are nevertheless those of plain decoding, token by token."""
+    requests = [one for number, one in enumerate(requests_of(params)) if number != 1]
+    expected = [tokens_of(run(broken_engine(target, "plain"), [one]))[0] for one in requests]
+    engine, drafted = drafting_engine(target, tree, tokens), set[int]()
+
+    class Watched(Runner):
+        def run(self, batch: Batch, tree: TokenTree) -> TargetOutput:
+            drafted.update(tree.tokens.flatten().tolist())
+            return super().run(batch, tree)
+
+    engine.runner = Watched(target, engine.hidden_state)
+    found = {e.index: e.generation for e in engine.run(requests, max_sequences=most) if e.generation}
+    assert BROKEN in drafted
+    assert all(one.finish_reason == "length" for one in found.values())
+    if not tree.startswith("drawn") or params is GREEDY:
+        assert [found[index].tokens for index in range(4)] == expected
+
+
 def test_what_was_written_before_is_kept_by_the_scheduler_and_not_by_the_store(target: TargetModel) -> None:
     """The token is forced as the third one: two are good, and what follows has no logits."""
 
@@ -89,18 +128,26 @@ def test_what_was_written_before_is_kept_by_the_scheduler_and_not_by_the_store(t
 
 
 class BreakingRunner(Runner):
-    """Finds that the last token of every step comes from logits that cannot be used, once some steps are done."""
+    """Finds that the logits after some tokens of a text cannot be used, whatever leads to them.
 
-    good_steps = 2
+    Of all texts, or of those whose prompt has `broken` tokens.
+    """
+
+    good_tokens, broken = 11, 0
 
     def verify(self, batch: Batch, tree: TokenTree, output: TargetOutput) -> Verified:
         found = super().verify(batch, tree, output)
-        self.good_steps -= 1
-        return found if self.good_steps >= 0 else replace(found, finite=found.counts - 1)
+        left = torch.tensor(
+            [
+                self.good_tokens - len(one.tokens) if self.broken in (0, len(one.request.prompt)) else 99
+                for one in batch.sequences
+            ]
+        )
+        return replace(found, finite=torch.minimum(found.counts, left))
 
 
 def test_the_tokens_before_the_error_are_yielded() -> None:
-    """Also those of the step in which the text ends, of which a draft may have made several good."""
+    """The last ones one by one: each step that drafts beyond them runs again without its draft."""
     target, request = TargetModel(tiny_model("llama")), Request((3, 9, 27), 14, eos=())
     (tokens,) = tokens_of(run(Engine(target), [request]))
     draft = OracleDraft(target, [[*request.prompt, *tokens]], spread=0)
@@ -110,7 +157,7 @@ def test_the_tokens_before_the_error_are_yielded() -> None:
     with pytest.raises(UserError, match="logits are NaN or infinite"):
         for event in engine.run([request]):
             events.append(event)
-    assert [len(event.tokens) for event in events] == [4, 4, 3]
+    assert [len(event.tokens) for event in events] == [4, 4, 1, 1, 1]
     assert [token for event in events for token in event.tokens] == list(tokens[:11])
     assert all(event.generation is None for event in events)
 

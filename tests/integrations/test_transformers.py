@@ -6,6 +6,7 @@ from scipy.stats import chisquare
 from torch import Tensor, nn
 from transformers import (
     LlamaConfig,
+    LogitsProcessor,
     LogitsProcessorList,
     PreTrainedModel,
     RepetitionPenaltyLogitsProcessor,
@@ -264,6 +265,32 @@ def test_text_streamer_ends(llama, fast):
     fast = clover.speculative(fast.draft, tree="chain:3", streamer=streamer)
     llama.generate(**batch(PROMPTS[:1]), max_new_tokens=5, custom_generate=fast)
     assert "".join(streamer).split()
+
+
+def test_a_streamer_gets_the_tokens_before_an_error():
+    """Also those of the step that ends with it: a token whose states are NaN is forced as the fifth."""
+    model = tiny_model("llama").float()
+    with torch.no_grad():
+        model.get_input_embeddings().weight[7] = torch.nan
+        model.get_output_embeddings().weight[7] = 0
+
+    class Forced(LogitsProcessor):
+        def __call__(self, input_ids, scores):
+            return torch.full_like(scores, -1e9).scatter(
+                1, torch.full_like(input_ids[:, :1], 7 if input_ids.shape[1] % 5 == 4 else 9), 0.0
+            )
+
+    columns, prompt = Columns(), torch.tensor([[3, 9, 9, 9, 9]])
+    fast = clover.speculative(tree="lookup", streamer=columns, processors=[Forced])
+    options = {
+        "max_new_tokens": 20,
+        "custom_generate": fast,
+        "logits_processor": LogitsProcessorList([Forced()]),
+    }
+    with pytest.raises(ValueError, match="NaN"):
+        model.generate(input_ids=prompt, attention_mask=torch.ones_like(prompt), **options)
+    assert columns.put_values[1:] == [[9]] * 4 + [[7]]
+    assert columns.ended
 
 
 # -- sampling ----------------------------------------------------------------------------------------------------------

@@ -60,6 +60,23 @@ def test_a_stream_has_the_text_before_logits_that_cannot_be_used(tiny_model: Clo
     assert shown and text.startswith(shown)
 
 
+def test_logits_that_cannot_be_used_are_a_clear_error_of_their_request_alone(tiny_model: Clover) -> None:
+    model = copy.copy(tiny_model)
+    model.engine = copy.copy(tiny_model.engine)
+    model.engine.runner = BreakingRunner(model.target, model.engine.hidden_state)
+    model.engine.runner.broken = len(model.encode("abcd"))
+    broken, several = BODY | {"prompt": "abcd"}, BODY | {"prompt": ["abc", "abcd"]}
+    assert model.engine.runner.broken != len(model.encode("abc"))
+    with serving(model) as live, ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(lambda body: live.post("/v1/completions", body), (BODY, broken, several)))
+    assert answers[0][0] == 200 and answers[0][1]["usage"]["completion_tokens"] == 60
+    assert [status for status, _ in answers[1:]] == [500, 500]
+    errors = [answer["error"] for _, answer in answers[1:]]
+    assert errors[0]["message"].startswith("the target's logits are NaN or infinite in")
+    assert errors[1]["message"].startswith("text 2 of 2: the target's logits are NaN or infinite in")
+    assert all(one["code"] == "engine_failed" for one in errors)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_server_ends_at_once_when_its_engine_does(
     tiny_model: Clover, monkeypatch: pytest.MonkeyPatch

@@ -133,10 +133,10 @@ class RowStore:
         if self.length and self.capacity > 4 * least and not self._fixed:
             self._resize(2 * least)
 
-    def clear(self, row: int) -> None:
-        """Write zeros over a row whose numbers may be NaN: a hidden slot still enters 0 * value."""
+    def clear(self, row: int, start: int = 0) -> None:
+        """Write zeros over a row from slot `start` on, if it may have NaN: a hidden slot still enters 0 * value."""
         for tensor in self.used:
-            tensor[:, row] = 0
+            tensor[:, row, :, start:] = 0
 
     def insert(self, other: Self) -> None:
         """Add the rows of another store of the same shape after the present rows; grow if there is no room."""
@@ -222,8 +222,8 @@ class CachedRows:
     def drop(self, row: int) -> None:
         self.cache.drop(row)
 
-    def clear(self, row: int) -> None:
-        self.cache.clear(row)
+    def clear(self, row: int, start: int = 0) -> None:
+        self.cache.clear(row, start)
 
     def insert(self, other: Self) -> None:
         self.cache.insert(other.cache)

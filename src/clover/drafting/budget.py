@@ -10,6 +10,7 @@ from pydantic import Field
 from torch import Tensor
 
 from clover.drafting.base import Drafter, DraftInput
+from clover.drafting.guide import Guide
 from clover.drafting.top_k import MOST_SORTED, best, compact, likeliest
 from clover.drafting.tree import Tree
 from clover.drafts import DraftModel
@@ -66,9 +67,10 @@ class BudgetDrafter(Drafter):
         (session, output), tokens = batch.commit_draft(), [batch.root]
         exists = [torch.ones_like(tokens[0], dtype=torch.bool)]
         parents, first, joint = [torch.zeros_like(tokens[0])], 0, exists[0].double()
-        left = torch.full_like(tokens[0], self.tree.budget)
+        left, guide = torch.full_like(tokens[0], self.tree.budget), Guide.of(batch, self.d2t)
         for depth in range(1, self.max_depth + 1):
             room = self.tree.budget - depth + 1
+            output = output if guide is None else guide.restrict(output)
             scores = batch.sampler.gumbel_scores(output, depth - 1, self.d2t)
             candidates, values = self._candidates(scores, joint, room)
             joint, places = best(values, min(room, values.shape[1]))
@@ -82,6 +84,8 @@ class BudgetDrafter(Drafter):
             left = left - kept.sum(1, keepdim=True)
             if depth == self.max_depth or self._spent(left):
                 break
+            if guide is not None:
+                guide.follow(slots.tolist(), tokens[-1])
             output = session.advance(slots, tokens[-1])
         grown = (torch.cat(parts, dim=1) for parts in (tokens, parents, exists))
         return compact(*grown, size=self.max_nodes, max_depth=self.max_depth)

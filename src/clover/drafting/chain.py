@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 
 from clover.drafting.base import Drafter, DraftInput
+from clover.drafting.guide import Guide
 from clover.drafting.top_k import likeliest
 from clover.drafting.tree import Tree
 from clover.drafts import DraftModel
@@ -59,9 +60,13 @@ class ConfidentDrafter(Drafter):
     def grow(self, batch: DraftInput) -> TokenTree:
         (session, output), tokens = batch.commit_draft(), [batch.root]
         slots, joint = torch.zeros_like(tokens[0]), torch.ones_like(batch.root[:, 0], dtype=torch.float64)
+        guide = Guide.of(batch, self.d2t)
         for depth in range(1, self.max_depth + 1):
+            output = output if guide is None else guide.restrict(output)
             found, indices = likeliest(batch.sampler.gumbel_scores(output, depth - 1, self.d2t)[:, 0], 1)
             tokens.append(target_tokens(self.d2t, indices))
+            if guide is not None:
+                guide.follow(slots.tolist(), tokens[-1])
             joint = joint * found[:, 0].exp()
             if depth == self.max_depth or float(joint.mean()) < self.least:
                 break

@@ -88,7 +88,9 @@ class DrawnDrafter(StaticDrafter):
             missing.append((probs[-1].gather(2, drawn) == 0)[:, level.slots, level.ranks])
             return drawn[:, level.slots, level.ranks]
 
-        tree = TokenTree.from_shape(self.shape, self.walk(batch, draw)).without(torch.cat(missing, dim=1))
+        tree = TokenTree.from_shape(self.shape, self.walk(batch, draw, force=False)).without(
+            torch.cat(missing, dim=1)
+        )
         return dataclasses.replace(tree, draws=self._draws(torch.cat(probs, dim=1)))
 
     def _draws(self, draft_probs: Tensor) -> Draws:

@@ -11,6 +11,7 @@ from pydantic import Field
 from clover.drafting.base import Drafter, DraftInput
 from clover.drafting.tree import Tree
 from clover.drafts.ngrams import RepeatingText
+from clover.sampling import GrammarState, Sampler
 from clover.tree import TokenTree, TreeShape
 from clover.tree.shape import MOST
 from clover.validation import checked
@@ -36,21 +37,46 @@ class LookupTree(Tree):
 
 
 class LookupDrafter(Drafter):
-    """Proposes a chain of `length` tokens in each sequence that repeats itself, and nothing in the others."""
+    """Proposes a chain of `length` tokens in each sequence that repeats itself, and nothing in the others.
+
+    Under a grammar it proposes what the grammar allows of them, and then tokens about which it leaves no choice.
+    """
 
     def __init__(self, length: int):
         self.max_depth, self.max_nodes, self.copies = length, length + 1, True
-        self._shape = TreeShape.chain(length)
 
     def grow(self, batch: DraftInput) -> TokenTree:
-        root = batch.root
-        found = [[] if text is None else text.following(self.max_depth) for text in batch.texts()]
+        root, texts = batch.root, batch.texts()
+        found = [[] if text is None else text.following(self.max_depth) for text in texts]
+        states = batch.sampler.grammar_states if isinstance(batch.sampler, Sampler) else ()
+        for row, state in enumerate(states):
+            if state is not None and texts[row] is not None:
+                found[row] = _allowed(found[row], state, self.max_depth)
         if not any(found):
             return TokenTree.root_only(root)
-        tokens = torch.tensor([tokens or [0] * self.max_depth for tokens in found], device=root.device)
-        tree = TokenTree.from_shape(self._shape, torch.cat((root, tokens), dim=1))
-        missing = torch.tensor([[not tokens] for tokens in found], device=root.device)
-        return tree if all(found) else tree.without(missing)
+        size = max(map(len, found))
+        tokens = torch.tensor(
+            [[*tokens, *[0] * (size - len(tokens))] for tokens in found], device=root.device
+        )
+        tree = TokenTree.from_shape(TreeShape.chain(size), torch.cat((root, tokens), dim=1))
+        if all(len(tokens) == size for tokens in found):
+            return tree
+        lengths = torch.tensor([[len(tokens)] for tokens in found], device=root.device)
+        return tree.without(torch.arange(size + 1, device=root.device) > lengths)
+
+
+def _allowed(tokens: list[int], state: GrammarState | None, most: int) -> list[int]:
+    """Return tokens as far as a grammar allows them, and after that those that it leaves no choice about."""
+    found, copied = list[int](), iter(tokens)
+    while len(found) < most and state is not None:
+        token = next(copied, None)
+        if token is None or state.after(token) is None:
+            copied, token = iter(()), state.only
+        if token is None:
+            break
+        found.append(token)
+        state = state.after(token)
+    return found
 
 
 class LookupAcceptance:

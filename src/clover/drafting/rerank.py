@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 
 from clover.drafting.base import Drafter, DraftInput
+from clover.drafting.guide import Guide
 from clover.drafting.static import known_tokens
 from clover.drafting.top_k import MOST_SORTED, best, compact, likeliest
 from clover.drafting.tree import Tree
@@ -63,7 +64,9 @@ class RerankDrafter(Drafter):
         scores = torch.zeros_like(tokens[0], dtype=torch.float64)  # [B, P], of the frontier's paths
         parent_of = torch.zeros_like(tokens[0])  # where the frontier is among all candidates
         parents, values, first = [parent_of], [scores], 1
+        guide = Guide.of(batch, self.d2t)
         for depth in range(1, self.max_depth + 1):
+            output = output if guide is None else guide.restrict(output)
             offered = batch.sampler.gumbel_scores(output, depth - 1, self.d2t)
             log_probs, indices = likeliest(offered, self.beam)
             found = (scores.unsqueeze(2) + log_probs).flatten(1)
@@ -72,7 +75,10 @@ class RerankDrafter(Drafter):
             values.append(found)
             if depth < self.max_depth:
                 scores, places = best(found, self.beam)
-                output = session.advance(places // self.beam, tokens[-1].gather(1, places))
+                above, expanded = places // self.beam, tokens[-1].gather(1, places)
+                if guide is not None:
+                    guide.follow(above.tolist(), expanded)
+                output = session.advance(above, expanded)
                 parent_of, first = first + places, first + found.shape[1]
         every = torch.cat(tokens, 1)
         kept, places = best(torch.cat(values, 1), self.max_nodes)

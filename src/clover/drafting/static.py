@@ -15,6 +15,7 @@ from pydantic import Field
 from torch import Tensor
 
 from clover.drafting.base import Drafter, DraftInput
+from clover.drafting.guide import Guide
 from clover.drafting.tree import Tree
 from clover.drafts import DraftModel, DraftSession
 from clover.drafts.vocabulary import target_tokens
@@ -163,17 +164,28 @@ class StaticDrafter(Drafter):
             lambda depth, level, output: level.pick(batch.sampler.gumbel_scores(output, depth, self.d2t)),
         )
 
-    def walk(self, batch: DraftInput, pick: Callable[[int, Level, Tensor], Tensor]) -> Tensor:
-        """Return the tokens of the tree, Long [B, N], level by level.
+    def walk(
+        self, batch: DraftInput, pick: Callable[[int, Level, Tensor], Tensor], force: bool = True
+    ) -> Tensor:
+        """Return the tokens of the tree, Long [B, N], level by level, under the grammars of the texts.
 
         `pick` returns those of a level, Long [B, nodes], in the draft's numbering, by the depth of their parents, the
-        level and the draft's logits [B, parents, V].
+        level and the draft's logits [B, parents, V]. `force` drafts also a token that the draft does not know, where a
+        grammar leaves no other.
         """
         (session, output), tokens = batch.commit_draft(), [batch.root]
+        guide = Guide.of(batch, self.d2t)
         for depth, level in enumerate(self.levels):
             if depth:
                 output = level.advance(session, tokens[-1])
-            tokens.append(target_tokens(self.d2t, pick(depth, level, output)))
+            if guide is None:
+                tokens.append(target_tokens(self.d2t, pick(depth, level, output)))
+                continue
+            guide.expand(level.places.tolist())
+            found = target_tokens(self.d2t, pick(depth, level, guide.restrict(output)))
+            slots = level.slots.tolist()
+            tokens.append(guide.force(found, slots, level.ranks.tolist()) if force else found)
+            guide.follow([slots] * len(found), tokens[-1])
         return torch.cat(tokens, dim=1)
 
 

@@ -20,7 +20,8 @@ def events_of(sequences: Sequence[RunningSequence], result: StepResult, copied: 
     events = []
     for row, one in enumerate(sequences):
         path, request = result.paths[row], one.request
-        event = one.accept(result.tokens[row], path, result.depths[row], result.finite[row])
+        one.error = result.errors[row]
+        event = one.accept(result.tokens[row], path, result.depths[row], result.usable[row])
         if request.logprobs is not None and event.tokens:
             assert result.output.logits is not None
             logits = result.output.logits[row, path[: len(event.tokens)]]

@@ -31,7 +31,8 @@ class StepResult:
         tokens: emitted tokens: those of the accepted nodes, and the bonus token.
         paths: accepted nodes from the root down.
         depths: depth of each tree, 0 where nothing was drafted.
-        finite: emitted tokens before the first one whose logits cannot be used.
+        usable: emitted tokens before the first one that cannot be chosen.
+        errors: why that one cannot be chosen; "" where its logits are no numbers.
     """
 
     tree: TokenTree
@@ -39,7 +40,8 @@ class StepResult:
     tokens: list[list[int]]
     paths: list[list[int]]
     depths: list[int]
-    finite: list[int]
+    usable: list[int]
+    errors: list[str]
 
 
 class Runner:
@@ -55,11 +57,24 @@ class Runner:
         self._verifier = verifier_for(target.device)
 
     def step(self, batch: Batch, drafter: Drafter) -> StepResult:
-        """Decode one step: each sequence emits the accepted tokens of its tree and the bonus token."""
+        """Decode one step: each sequence emits the accepted tokens of its tree and the bonus token.
+
+        Where a token cannot be chosen, a drafted one may be to blame that plain decoding never runs: the masked
+        attention of all nodes multiplies its values by 0, and 0 * NaN is NaN. Such sequences run again as plain ones.
+        """
         tree = self.draft(batch, drafter)
         output = self.run(batch, tree)
         verified = self.verify(batch, tree, output)
-        return self.keep(batch, tree, output, verified)
+        result = self.read(batch, tree, output, verified)
+        broken = [usable < len(tokens) for usable, tokens in zip(result.usable, result.tokens, strict=True)]
+        if any(broken):
+            for row in (row for row, one in enumerate(broken) if one):
+                batch.target.clear(row, batch.target.lengths[row])
+            tree = tree.alone(torch.tensor(broken, device=batch.root.device))
+            output = self.run(batch, tree)
+            verified = self.verify(batch, tree, output)
+            result = self.read(batch, tree, output, verified)
+        return self.keep(batch, verified, result)
 
     @timed("draft")
     def draft(self, batch: Batch, drafter: Drafter) -> TokenTree:
@@ -90,16 +105,37 @@ class Runner:
         return replace(verified, finite=finite_counts(output.logits, verified))
 
     @timed("keep")
-    def keep(self, batch: Batch, tree: TokenTree, output: TargetOutput, verified: Verified) -> StepResult:
+    def read(self, batch: Batch, tree: TokenTree, output: TargetOutput, verified: Verified) -> StepResult:
+        """Bring what was verified to the host: the one transfer of a step from the device."""
+        width, depths = verified.path.shape[1], tree.depths.amax(1, keepdim=True)
+        assert verified.finite is not None
+        counts = torch.stack((verified.counts, verified.finite), dim=1)
+        packed = torch.cat((counts, depths, verified.tokens, verified.path), dim=1).tolist()
+        tokens = [row[3 : 3 + row[0]] for row in packed]
+        allowed = [batch.sampler.chosen(row, some) for row, some in enumerate(tokens)]
+        return StepResult(
+            tree,
+            output,
+            tokens,
+            paths=[row[3 + width : 3 + width + row[0]] for row in packed],
+            depths=[row[2] for row in packed],
+            usable=[min(row[1], count) for row, (count, _) in zip(packed, allowed, strict=True)],
+            errors=[
+                reason if count <= row[1] else ""
+                for row, (count, reason) in zip(packed, allowed, strict=True)
+            ],
+        )
+
+    @timed("keep")
+    def keep(self, batch: Batch, verified: Verified, result: StepResult) -> StepResult:
         """Keep the accepted paths, in the target's session and for the draft to commit; the rest is forgotten."""
-        result = _on_host(tree, output, verified)
         counts = list(map(len, result.tokens))
         path, tokens = verified.path[:, : max(counts)], verified.tokens[:, : max(counts)]
         batch.target.keep(path, counts)
         batch.sampler.commit(verified.tokens, verified.counts)
         batch.root = verified.tokens.gather(1, verified.counts.unsqueeze(1) - 1)
         if batch.draft is not None:
-            hidden = output.draft_hidden_states
+            hidden = result.output.draft_hidden_states
             hidden = hidden.gather(1, path.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
             batch.add_uncommitted(Uncommitted(hidden, tokens, counts))
         return result
@@ -107,19 +143,3 @@ class Runner:
     def rows(self, sequences: int, most: int) -> int:
         """Return the rows of a new batch that begins with so many sequences, and may come to have `most`."""
         return sequences
-
-
-def _on_host(tree: TokenTree, output: TargetOutput, verified: Verified) -> StepResult:
-    """Bring what was verified to the host: the one transfer of a step from the device."""
-    width, depths = verified.path.shape[1], tree.depths.amax(1, keepdim=True)
-    assert verified.finite is not None
-    counts = torch.stack((verified.counts, verified.finite), dim=1)
-    packed = torch.cat((counts, depths, verified.tokens, verified.path), dim=1).tolist()
-    return StepResult(
-        tree,
-        output,
-        tokens=[row[3 : 3 + row[0]] for row in packed],
-        paths=[row[3 + width : 3 + width + row[0]] for row in packed],
-        depths=[row[2] for row in packed],
-        finite=[row[1] for row in packed],
-    )

@@ -21,6 +21,7 @@ class RunningSequence:
         self.tokens: list[int] = []
         self.acceptance = Acceptance()
         self.finish_reason: FinishReason | None = None
+        self.error = ""  # why the next token cannot be chosen; "" if its logits are no numbers
         self.cached_tokens = 0  # tokens of the prompt that need not run
         self.prefilled = 0  # prompt tokens that have been scheduled; may exceed the prompt
         self._detokenizer = Detokenizer(target.tokenizer, request.stop, request.prompt, request.hidden)
@@ -46,17 +47,16 @@ class RunningSequence:
         """Note that the request no longer waits: its prompt is run from now on."""
         self._started = time.perf_counter()
 
-    def accept(self, tokens: list[int], path: list[int], drafted_depth: int, finite: int) -> StepEvent:
+    def accept(self, tokens: list[int], path: list[int], drafted_depth: int, usable: int) -> StepEvent:
         """Append the accepted draft tokens and the bonus token of one step, up to where the text ends.
 
         Args:
             path: the accepted nodes of the step's tree, root included.
             drafted_depth: depth of the tree; 0 for a plain step.
-            finite: how many of `tokens` were chosen from finite logits. The text ends with an error at the first other
-                one.
+            usable: how many of `tokens` could be chosen. The text ends with an error at the first other one.
         """
         before, text, pieces = len(self.tokens), "", []
-        for token in tokens[:finite]:
+        for token in tokens[:usable]:
             self.tokens.append(token)
             self.finish_reason = self._end_after(token)
             if self._shown is not None:
@@ -71,7 +71,7 @@ class RunningSequence:
             if self.finish_reason:
                 break
         emitted = tuple(self.tokens[before:])
-        if finite < len(tokens) and not self.finish_reason:
+        if usable < len(tokens) and not self.finish_reason:
             self.finish_reason = "error"
             text += self._detokenizer.finish()
         if emitted:
@@ -100,7 +100,7 @@ class RunningSequence:
             finish_reason=self.finish_reason,
             first_token_seconds=self._first_token_seconds,
             seconds=time.perf_counter() - self._started,
-            error=_unusable(self._dtype) if self.finish_reason == "error" else "",
+            error=(self.error or _unusable(self._dtype)) if self.finish_reason == "error" else "",
         )
 
 

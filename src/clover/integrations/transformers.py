@@ -239,12 +239,15 @@ class _Batch:
         self._waiting = [deque[int]() for _ in input_ids]  # tokens of each row in columns to come
 
     def decode(self, decoding: Scheduler, streamer: Any | None) -> None:
-        """Decode until every row has ended; a streamer gets the new tokens column by column, each Long [B]."""
-        while not all(self._ended):
+        """Decode until every row has ended; a streamer gets the new tokens column by column, each Long [B].
+
+        UserError where a row's next token cannot be chosen, after the streamer has all columns before it.
+        """
+        error = ""
+        while not all(self._ended) and not error:
             for event in decoding.step():
-                if event.generation is not None and event.generation.error:
-                    raise UserError(event.generation.error)
                 self._waiting[event.index].extend(event.tokens)
+                error = error or (event.generation.error if event.generation is not None else "")
             while not all(self._ended) and all(
                 waiting or self._over(row) for row, waiting in enumerate(self._waiting)
             ):
@@ -255,6 +258,8 @@ class _Batch:
                 self._add(torch.tensor(column, device=self.sequences.device), decoding, streamer)
         if streamer is not None:
             streamer.end()
+        if error:
+            raise UserError(error)
 
     def _over(self, row: int) -> bool:
         """Return whether a row gets nothing but padding."""

@@ -3,3 +3,4 @@
 from clover.sampling.coupling import GumbelNoise as GumbelNoise
 from clover.sampling.params import SamplingParams as SamplingParams
 from clover.sampling.sampler import Sampler as Sampler
+from clover.sampling.states import GrammarState as GrammarState

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from clover.errors import UserError
+from clover.sampling.states import GrammarState
 from clover.validation import checked
 
 Process = Callable[[Tensor, Tensor], Tensor]
@@ -20,6 +21,12 @@ def _zero_or_large(temperature: float) -> float:
     if 0 < temperature < 1e-5:
         raise UserError(f"it is {temperature}; it must be 0 (greedy) or at least 1e-5")
     return temperature
+
+
+def _state(grammar: Any) -> Any:
+    if grammar is not None and not isinstance(grammar, GrammarState):
+        raise UserError("it is no state of a grammar; give grammars to generate, stream, chat or request")
+    return grammar
 
 
 Temperature = Annotated[float, Field(ge=0, le=1e5), AfterValidator(_zero_or_large)]
@@ -46,6 +53,8 @@ class SamplingParams:
             included, and the logits [P, V] of what follows them. It must look at nothing else, because it is also
             given texts that end in drafted tokens. These may go on after an end-of-sequence token; they hold no token
             to which it gave -inf.
+        grammar: the state in which the text begins under a grammar (`clover.grammar.Grammars.start`). What it excludes
+            is never chosen, and not drafted where the tree allows it.
         seed: of the random numbers, in [0, 2^63); equal prompts with equal seeds get equal texts.
     """
 
@@ -59,6 +68,7 @@ class SamplingParams:
     logit_bias: Mapping[_Token, _Bias] = field(default_factory=dict, hash=False)
     banned_tokens: Annotated[tuple[_Token, ...], Field(strict=False)] = ()
     process: Process | None = field(default=None, hash=False)
+    grammar: Annotated[Any, AfterValidator(_state)] = field(default=None, hash=False)
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
     @property

@@ -1,6 +1,6 @@
-"""Processors of the caller's own: functions of a text and the scores of what may follow it.
+"""What excludes or changes tokens by the whole text: grammars, and functions of the caller's own.
 
-Shapes: B batch, N tree nodes, P nodes of one depth, A tokens committed in one step, V vocabulary.
+Shapes: B batch, N tree nodes, P nodes of one depth, T tokens of a text, A tokens committed in one step, V vocabulary.
 """
 
 from __future__ import annotations
@@ -9,63 +9,132 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from clover.sampling.params import Process, SamplingParams
+from clover.sampling.states import GrammarState
 from clover.tree import TokenTree
+
+_NO_TOKEN = "the grammar allows no token whose logit is finite; simplify it"
 
 
 class Processors:
-    """Runs `SamplingParams.process` of each sequence that has one, at every node on the text that leads to it.
+    """The grammar, and then `SamplingParams.process`, of each sequence that has one, at every node of a tree.
 
-    The host keeps the texts of these sequences. It waits for the device once per step to read what was committed.
+    Texts and states go on with what is committed; nothing is read again. The host waits for the device once per step to
+    learn what that is.
+
+    Args:
+        device: where the logits will be.
     """
 
-    def __init__(self, params: Sequence[SamplingParams], prompts: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self,
+        params: Sequence[SamplingParams],
+        prompts: Sequence[Sequence[int]],
+        device: torch.device | str = "cpu",
+    ) -> None:
         self._configure(params)
         self._texts = [
-            list(prompt) if row.process else [] for row, prompt in zip(params, prompts, strict=True)
+            _Text(prompt, device) if row.process else None
+            for row, prompt in zip(params, prompts, strict=True)
         ]
+        self.states: list[GrammarState | None] = [row.grammar and row.grammar.fresh() for row in params]
 
     def _configure(self, params: Sequence[SamplingParams]) -> None:
         self._params = params
-        self.active = any(row.process is not None for row in params)
+        self.has_grammars = any(row.grammar is not None for row in params)
+        self.active = self.has_grammars or any(row.process is not None for row in params)
 
     def apply(self, scores: Tensor, tree: TokenTree) -> Tensor:
-        """Return scores [B, N, V] as the functions leave them.
+        """Return scores [B, N, V] as grammars and functions leave them.
 
         Nodes that cannot be accepted, and those below them, are passed over: functions may know no such texts.
         """
         scores = scores.clone()
         parents, tokens = tree.parents.tolist(), tree.tokens.tolist()
-        for row, (params, text) in enumerate(zip(self._params, self._texts, strict=True)):
-            if params.process is not None:
-                _process(params.process, text, scores[row], parents[row], tokens[row])
+        for row, params in enumerate(self._params):
+            if params.grammar is not None:
+                state = self.states[row]
+                assert state is not None, "a text under a grammar holds no token that it excludes"
+                _exclude(state, scores[row], parents[row], tokens[row])
+            if (text := self._texts[row]) is not None and params.process is not None:
+                _process(params.process, text.tokens, scores[row], parents[row], tokens[row])
         return scores
+
+    def chosen(self, row: int, tokens: Sequence[int]) -> tuple[int, str]:
+        """Return how many of a step's tokens the grammar of a sequence lets stand, and why not the next one."""
+        state = self.states[row]
+        for count, token in enumerate(tokens if state is not None else ()):
+            assert state is not None
+            following = state.after(token)
+            if state.error or following is None:
+                return count, state.error or _NO_TOKEN
+            state = following
+        return len(tokens), ""
 
     def commit(self, tokens: Tensor, counts: Tensor) -> None:
         """Append the first counts[b], Long [B], of new tokens Long [B, A] to the text of each sequence."""
-        if self.active:
-            for text, new, count in zip(self._texts, tokens.tolist(), counts.tolist(), strict=True):
-                text += new[:count]
+        if not self.active:
+            return
+        for row, count in enumerate(counts.tolist()):
+            if (text := self._texts[row]) is not None:
+                text.extend(tokens[row, :count])
+            state = self.states[row]
+            for token in tokens[row, :count].tolist() if state is not None else ():
+                state = state and state.after(token)
+            self.states[row] = state
 
     def select(self, rows: Sequence[int], params: Sequence[SamplingParams]) -> None:
         """Keep these sequences, in this order; `params` are those of the kept rows."""
         self._configure(params)
         self._texts = [self._texts[row] for row in rows]
+        self.states = [self.states[row] for row in rows]
 
     def insert(self, other: Processors, params: Sequence[SamplingParams]) -> None:
         """Add the sequences of another batch after the present ones; `params` are those of all."""
         self._configure(params)
         self._texts += other._texts
+        self.states += other.states
 
 
-def _process(
-    process: Process, text: list[int], scores: Tensor, parents: list[int], tokens: list[int]
-) -> None:
-    """Change the scores [N, V] of one tree in place, depth by depth; its root is the end of the text."""
-    paths, nodes = {0: text}, [0]
+class _Text:
+    """A text that grows, Long [T], in memory that doubles."""
+
+    def __init__(self, prompt: Sequence[int], device: torch.device | str):
+        self._memory, self._length = torch.tensor(prompt, dtype=torch.long, device=device), len(prompt)
+
+    @property
+    def tokens(self) -> Tensor:
+        return self._memory[: self._length]
+
+    def extend(self, tokens: Tensor) -> None:
+        """Add tokens Long [A]."""
+        end = self._length + len(tokens)
+        if end > len(self._memory):
+            self._memory = pad(self._memory, (0, end))
+        self._memory[self._length : end] = tokens
+        self._length = end
+
+
+def _exclude(state: GrammarState, scores: Tensor, parents: list[int], tokens: list[int]) -> None:
+    """Set the scores [N, V] of one tree to -inf where a grammar excludes a token; the root is the end of the text."""
+    states: list[GrammarState | None] = [state]
+    for parent, token in zip(parents[1:], tokens[1:], strict=True):
+        above = states[parent] if parent >= 0 else None
+        states.append(above and above.after(token))
+    for node, one in enumerate(states):
+        excluded = None if one is None else one.excluded
+        if excluded is not None:
+            scores[node].masked_fill_(excluded.to(scores.device), -torch.inf)
+
+
+def _process(process: Process, text: Tensor, scores: Tensor, parents: list[int], tokens: list[int]) -> None:
+    """Change the scores [N, V] of one tree in place, depth by depth; its root is the end of the text Long [T]."""
+    paths, nodes = dict[int, list[int]]({0: []}), [0]
     while nodes:
-        leading = torch.tensor([paths[node] for node in nodes], device=scores.device)
+        drafted = torch.tensor([paths[node] for node in nodes], dtype=torch.long, device=text.device)
+        leading = torch.cat((text.expand(len(nodes), -1), drafted), dim=1)
         scores[nodes] = process(leading, scores[nodes]).to(scores.dtype)
         below = [node for node, parent in enumerate(parents) if parent in nodes]
         above = [parents[node] for node in below]

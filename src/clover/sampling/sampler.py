@@ -20,6 +20,7 @@ from clover.sampling.params import SamplingParams
 from clover.sampling.penalties import Penalties
 from clover.sampling.processors import Processors
 from clover.sampling.race import winners
+from clover.sampling.states import GrammarState
 from clover.sampling.warpers import Warpers
 from clover.tree import TokenTree
 
@@ -45,7 +46,16 @@ class Sampler(Coupling):
             row.check_vocabulary(vocab_size)
         super().__init__(params, vocab_size, device)
         self._penalties = Penalties(params, prompts, vocab_size, self._device)
-        self._processors = Processors(params, prompts)
+        self._processors = Processors(params, prompts, self._device)
+
+    @property
+    def grammar_states(self) -> Sequence[GrammarState | None]:
+        """Return where each text stands under its grammar, None for those without; nothing if none has a grammar."""
+        return self._processors.states if self._processors.has_grammars else ()
+
+    def chosen(self, row: int, tokens: Sequence[int]) -> tuple[int, str]:
+        """Return how many of a step's tokens the grammar of a sequence lets stand, and why not the next one."""
+        return self._processors.chosen(row, tokens)
 
     def _configure(self, params: Sequence[SamplingParams]) -> None:
         super()._configure(params)
@@ -136,7 +146,7 @@ class Sampler(Coupling):
         self._processors.insert(other._processors, self._params)
 
     def _scores(self, logits: Tensor, tree: TokenTree) -> Tensor:
-        """Apply what greedy sequences need too: bias, bans, penalties, and processors of the caller's own."""
+        """Apply what greedy sequences need too: bias, bans, penalties, grammars, and functions of the caller's own."""
         scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self._bias is not None:
             scores = scores + self._bias.to(scores.dtype)

@@ -84,7 +84,7 @@ class RequestParser:
         self._most_characters = model.target.longest_run * longest
         self._grammar = grammar
         if grammar is not None:
-            self._model.follow(grammar, SamplingParams(), 1)
+            self._model.follow(grammar, SamplingParams())
         self.executor = ThreadPoolExecutor(1, "clover-tokenizer")
 
     def parse(self, body: Body) -> ParsedRequest:
@@ -122,7 +122,7 @@ class RequestParser:
 
     def _follow(
         self, body: Body, new_reply: Callable[[], ReplyParser] | None, tools: bool, call: str | None
-    ) -> Callable[[SamplingParams, int], SamplingParams]:
+    ) -> Callable[[SamplingParams], SamplingParams]:
         """Return what makes parameters those of a text that follows the grammar of the body, or the server's.
 
         `call` is the grammar of a call that the body forces.
@@ -132,7 +132,7 @@ class RequestParser:
         if call is not None and grammar is None and not body.ignore_eos:
             return partial(self._model.follow, call)
         if grammar is None:
-            return lambda params, prompt_tokens: params
+            return lambda params: params
         if body.ignore_eos:
             raise ApiError(400, "ignore_eos does not go with a grammar", "invalid_value", "ignore_eos")
         with _errors_of("response_format"):
@@ -158,14 +158,14 @@ class RequestParser:
         prompt: tuple[int, ...],
         seed: int,
         hidden: frozenset[int] | None,
-        follow: Callable[[SamplingParams, int], SamplingParams],
+        follow: Callable[[SamplingParams], SamplingParams],
     ) -> Request:
         stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
         options = body.stream_options
         with _errors_of("temperature"):  # the body has bounds for all others
             params = _params(body, seed, self._end_later(body, len(prompt)))
         with _errors_of("response_format"):
-            params = follow(params, len(prompt))
+            params = follow(params)
         with _errors_of("logit_bias"):
             params.check_vocabulary(self._engine.target.vocab_size)
         with _errors_of(_prompt_field(body)):

@@ -196,7 +196,7 @@ class Worker:
                     del self._held[job]
                     if error := step.event.generation.error:
                         job.stream.put(step._replace(event=replace(step.event, generation=None)))
-                        job.stream.fail(ApiError(500, error, "engine_failed"))
+                        job.stream.fail(_broken(error, job.choice, len(job.stream.jobs)))
                         continue
                 job.stream.put(step)
 
@@ -275,6 +275,14 @@ class Worker:
         assert self._loop is not None
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(function)
+
+
+def _broken(error: str, choice: int, texts: int) -> ApiError:
+    """Return the error of a request of which a text broke off; a grammar is the client's own."""
+    of = f"text {choice + 1} of {texts}: " if texts > 1 else ""
+    if error.startswith("the grammar"):
+        return ApiError(400, of + error, "grammar_failed", "response_format")
+    return ApiError(500, of + error, "engine_failed")
 
 
 def _stopping() -> ApiError:

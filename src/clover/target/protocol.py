@@ -177,8 +177,8 @@ class TargetSession(Protocol):
     def drop(self, row: int) -> None:
         """Remove a row: the last row moves to its place, and B falls by one."""
 
-    def clear(self, row: int) -> None:
-        """Remove what is not a number from a row that will be dropped, if other rows could read it later."""
+    def clear(self, row: int, start: int = 0) -> None:
+        """Remove what is not a number from a row, from token `start` on, if later runs could read it."""
 
     @abstractmethod
     def insert(self, other: Self) -> None:

@@ -103,6 +103,16 @@ class TokenTree:
             ancestor_mask=torch.where(gone.unsqueeze(2), alone, self.ancestor_mask),
         )
 
+    def alone(self, rows: Tensor) -> TokenTree:
+        """Leave the roots alone in some rows, Bool [B]: other nodes are padding with the root's token.
+
+        >>> tree = TokenTree.from_shape(TreeShape.chain(2), torch.tensor([[5, 6, 7]]))
+        >>> tree.alone(torch.tensor([True])).tokens
+        tensor([[5, 5, 5]])
+        """
+        tokens = torch.where(rows.unsqueeze(1), self.tokens[:, :1], self.tokens)
+        return dataclasses.replace(self.without(rows.unsqueeze(1)), tokens=tokens)
+
 
 @lru_cache(maxsize=64)
 def _shape_tensors(shape: TreeShape, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
