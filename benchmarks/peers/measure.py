@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -121,10 +122,7 @@ def _measure(engine: Engine, anchor: Anchor, plan: Plan) -> Iterator[Result]:
                     if left[0] > 1 and not worker.ready["batches"]:
                         reason = "it decodes one text at a time"
                         break
-                    blocks = [
-                        _take_turns(worker, anchor, plan, left[0], n)
-                        for n in range(len(plan.batches(left[0])))
-                    ]
+                    blocks = _take_turns(worker, anchor, plan, left[0], engine.name)
                     yield plan.result(engine, left.pop(0), blocks=blocks, **facts)
         except PeerError as error:
             reason = str(error)
@@ -132,13 +130,23 @@ def _measure(engine: Engine, anchor: Anchor, plan: Plan) -> Iterator[Result]:
         yield plan.result(engine, size, left_out=reason)
 
 
-def _take_turns(worker: Worker, anchor: Anchor, plan: Plan, size: int, number: int) -> Block:
-    """Decode a batch with both, now the one and now the other first, so that a machine that slows down favours none."""
-    if number % 2:
-        found = _decode(worker, plan, size, number)
-        return _block(found, anchor.decode(size, number))
-    before = anchor.decode(size, number)
-    return _block(_decode(worker, plan, size, number), before)
+def _take_turns(worker: Worker, anchor: Anchor, plan: Plan, size: int, name: str) -> list[Block]:
+    """Decode each batch with both, now the one and now the other first: a machine that slows down favours none."""
+    blocks, count = list[Block](), len(plan.batches(size))
+    for number in range(count):
+        if number % 2:
+            found = _decode(worker, plan, size, number)
+            before = anchor.decode(size, number)
+        else:
+            before = anchor.decode(size, number)
+            found = _decode(worker, plan, size, number)
+        blocks.append(_block(found, before))
+        _note(f"{name}, batch {size}: {number + 1} of {count}, {blocks[-1].ratio:.2f} times {ANCHOR}")
+    return blocks
+
+
+def _note(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
 
 
 def _block(run: Written, anchor: Written) -> Block:
@@ -158,6 +166,7 @@ def _facts(worker: Worker, engine: Engine, plan: Plan) -> dict[str, Any]:
     """Return what does not depend on the batch size, and leave the worker warm."""
     worker.ask(do="generate", prompts=[plan.prompts[0][:_SHORT]], max_new_tokens=1)
     seconds = time.perf_counter() - worker.started
+    _note(f"{engine.name} wrote its first token after {seconds:.1f} s")
     worker.ask(do="generate", prompts=[plan.prompts[0]], max_new_tokens=_WARM_UP)
     memory = worker.ask(do="memory")
     facts = {
