@@ -24,6 +24,7 @@ class Engine:
             empty for the one that runs.
         weights, method: as in `benchmarks.peers.peer.Settings`.
         needs: options that must be given, such as "draft".
+        converts: whether files are made for it first.
     """
 
     family: str
@@ -32,6 +33,7 @@ class Engine:
     weights: str
     method: str = "plain"
     needs: tuple[str, ...] = ()
+    converts: bool = False
 
     @property
     def name(self) -> str:
@@ -67,17 +69,17 @@ def _engines() -> tuple[Engine, ...]:
         for method, needs in {"plain": (), "lookup": (), "assisted": ("assistant",)}.items()
     ]
     llama = [
-        Engine("llama.cpp", "llama", ".venv-llama", weights, method, ("gguf",))
+        Engine("llama.cpp", "llama", ".venv-llama", weights, method, ("gguf",), weights != "Q4_K_M")
         for weights in ("Q4_K_M", "Q8_0")
         for method in ("plain", "lookup")
     ]
     openvino = [
-        Engine("openvino", "genai", ".venv-openvino", weights, method, needs)
+        Engine("openvino", "genai", ".venv-openvino", weights, method, needs, True)
         for weights in ("int8", "int4")
         for method, needs in {"plain": (), "lookup": (), "assisted": ("assistant",)}.items()
     ]
     vllm = [
-        Engine("vllm", "vllm_cpu", ".venv-vllm", "bf16", method, needs)
+        Engine("vllm", "vllm_cpu", ".venv-vllm", "bf16", method, needs, method == "draft")
         for method, needs in {"plain": (), "draft": ("draft",)}.items()
     ]
     return (*ours, *generate, *llama, *openvino, *vllm)

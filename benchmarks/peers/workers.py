@@ -106,7 +106,8 @@ def running(engine: Engine, settings: Settings) -> Iterator[Worker]:
     """Make what the engine reads, then yield a worker that has loaded it, and end it; PeerError if it cannot load."""
     module = engine.module if "." in engine.module else f"benchmarks.peers.{engine.module}"
     settings = replace(settings, weights=engine.weights, method=engine.method)
-    Worker(engine.python(), module, replace(settings, prepare=True), PREPARING).stop()
+    if engine.converts:
+        Worker(engine.python(), module, replace(settings, prepare=True), PREPARING).stop()
     worker = Worker(engine.python(), module, settings)
     try:
         yield worker

@@ -51,7 +51,7 @@ def few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_worker_answers_and_leaves_nothing(tmp_path: Path) -> None:
-    with running(fake(method="lookup"), settings(tmp_path, assistant="noise")) as worker:
+    with running(fake(method="lookup", converts=True), settings(tmp_path, assistant="noise")) as worker:
         assert (tmp_path / "bf16-lookup").read_text() == "made"
         assert worker.ready["batches"] and worker.ready["versions"]["pytest"] == pytest.__version__
         found = worker.ask(do="generate", prompts=[[1], [31]], max_new_tokens=3)
