@@ -141,7 +141,7 @@ BUDGET = {
     "assets": (70, 1, 5),
     "audit": (1110, 9, 23),  # a budget of time; the perplexity of int8 weights
     "cache": (540, 3, 9),  # rows that are cleared of NaN
-    "chat": (615, 14, 10),  # formats of calls and reasoning, one file each; calls that are forced
+    "chat": (695, 14, 10),  # formats of calls and reasoning, one file each; calls that are forced
     "cli": (
         1350,
         14,

@@ -27,6 +27,7 @@ TOOLS = [
         },
     }
 ]
+OTHER = {"type": "function", "function": {"name": "g"}}
 HERMES, THINKS, CODER, LLAMA = (
     "<tool_call>",
     "<tool_call></think>",
@@ -172,31 +173,57 @@ def test_a_tokenizers_own_response_template_comes_first(size: int) -> None:
     assert broken.content.endswith("{broken; more") and not broken.calls
 
 
+ARGS = '{"a": 1, "b": "x"}'
+BEGIN, END = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
+
+
 @pytest.mark.parametrize(
     ("marks", "prompt", "text"),
     [
-        (HERMES, "a question", '<tool_call>\n{"name": "f", "arguments": {"a": 1, "b": "x"}}\n</tool_call>'),
-        (THINKS, "<think>\n", '</think>\n\n<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>'),
-        (LLAMA, "a question", '{"name": "f", "parameters": {"a": 1}}'),
+        (HERMES, "a question", f'<tool_call>\n{{"name": "f", "arguments": {ARGS}}}\n</tool_call>'),
+        (THINKS, "<think>\n", f'</think>\n\n<tool_call>\n{{"name": "f", "arguments": {ARGS}}}\n</tool_call>'),
+        (LLAMA, "a question", f'{{"name": "f", "parameters": {ARGS}}}'),
+        (MISTRAL, "a question", f'[TOOL_CALLS][{{"name": "f", "arguments": {ARGS}}}]'),
+        (MISTRAL, "a question", f'[TOOL_CALLS] [{{"name": "f", "arguments": {ARGS}}}]'),
+        (MISTRAL + "[ARGS]", "a question", f"[TOOL_CALLS]f[ARGS]{ARGS}"),
+        (HARMONY, START, f"<|channel|>commentary to=functions.f <|constrain|>json<|message|>{ARGS}"),
+        (DEEPSEEK, "a question", f"{BEGIN}f<｜tool▁sep｜>{ARGS}{END}"),
+        (DEEPSEEK + "```json", "", f"{BEGIN}function<｜tool▁sep｜>f\n```json\n{ARGS}\n```{END}"),
     ],
 )
-def test_a_forced_call_is_one_that_is_read(marks: str, prompt: str, text: str) -> None:
+@pytest.mark.parametrize("special", [False, True])
+def test_a_forced_call_is_one_that_is_read(marks: str, prompt: str, text: str, special: bool) -> None:
+    """Whether its marks are special tokens, which no text of the grammar can stand for, or words."""
     llguidance, hf = pytest.importorskip("llguidance"), pytest.importorskip("llguidance.hf")
     tokenizer = make_tokenizer("{# " + marks + " #}")
+    if special:
+        found = re.findall(r"<\|?[\w/]+\|?>|\[[A-Z_/]{3,}\]|<｜[\w▁]+｜>", text)
+        tokenizer.add_special_tokens({"extra_special_tokens": sorted(set(found))})
     format = find_format(tokenizer, (1,), calls=True)
     assert format is not None
-    kind, _, grammar = call_grammar(format, TOOLS, prompt).partition(":")
+    kind, _, grammar = call_grammar(format, [*TOOLS, OTHER], prompt).partition(":")
     assert kind == "lark"
     vocabulary = hf.from_tokenizer(tokenizer, n_vocab=len(tokenizer), eos_token=[1])
-    for said in (text, "Hello", text.replace('"f"', '"g"'), text.replace("1", '"one"')):
+    other = re.sub(r'(?<=[".>\]])f\b', "g", text).replace(ARGS, "{}")
+    for said in (text, other, "Hello", text.replace("f", "h"), text.replace("1", '"one"')):
         matcher = llguidance.LLMatcher(
             vocabulary, llguidance.LLMatcher.grammar_from_lark(grammar), log_level=0
         )
         tokens = tokenizer(said, add_special_tokens=False)["input_ids"]
         fits = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
-        assert fits == (said == text), said
+        assert fits == (said in (text, other)), said
     (call,) = read(ReplyParser(format, prompt, TOOLS), text, 3).calls
-    assert call.name == "f"
+    assert (call.name, call.arguments) == ("f", ARGS)
+
+
+@pytest.mark.parametrize(
+    ("marks", "name"), [(CODER, "Qwen3-Coder"), (GLM, "GLM-4.5"), (GEMMA, "Gemma 4"), (LFM, "LFM2")]
+)
+def test_a_format_whose_calls_cannot_be_forced_is_named(marks: str, name: str) -> None:
+    format = find_format(make_tokenizer("{# " + marks + " #}"), (1,), calls=True)
+    assert format is not None
+    with pytest.raises(UserError, match=f"calls written as {name} does cannot be forced"):
+        call_grammar(format, TOOLS, "")
 
 
 def test_calls_are_words_where_no_tools_were_offered() -> None:

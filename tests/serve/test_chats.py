@@ -221,7 +221,17 @@ def test_a_model_whose_reasoning_cannot_be_told_apart_is_not_offered_for_chat() 
         assert live.post("/v1/completions", {"prompt": "Hi", "max_tokens": 2})[0] == 200
 
 
-def test_calls_between_special_tokens_cannot_be_forced(thinker: Live) -> None:
-    status, answer = thinker.post("/v1/chat/completions", ASKED | {"tool_choice": "required"})
+def test_calls_between_special_tokens_can_be_forced(thinker: Live) -> None:
+    pytest.importorskip("llguidance")
+    for options in ({}, {"extra_body": {"speculation": False}}):
+        found = client_of(thinker).create(**ASKED | {"tool_choice": "required"} | options).choices[0]
+        (call,) = found.message.tool_calls
+        assert (found.finish_reason, found.message.content) == ("tool_calls", None)
+        assert call.function.name == "weather" and isinstance(json.loads(call.function.arguments), dict)
+
+
+def test_calls_whose_arguments_are_no_json_cannot_be_forced() -> None:
+    with serving(scripted(QWEN.replace("<tool_call>", "<tool_call><function="), "x")) as live:
+        status, answer = live.post("/v1/chat/completions", ASKED | {"tool_choice": "required"})
     assert (status, answer["error"]["param"]) == (400, "tool_choice")
-    assert "calls of this model cannot be forced" in answer["error"]["message"]
+    assert "calls written as Qwen3-Coder does cannot be forced" in answer["error"]["message"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from clover.chat.formats import FORMATS, THINK, Format
+from clover.chat.formats.base import ARGUMENTS, BLANK, CALL, CALL_WITH_PARAMETERS, NAME
 from clover.errors import UserError, one_line
 from clover.templates import REASONING, render
 
@@ -36,13 +37,17 @@ class ChatFormat:
         own: whether the tokenizer brought it; it then finds the beginning of the answer in the prompt itself.
         hidden: special tokens that no region begins or ends with, and that are not named after thinking: they have no
             text.
-        forced: see `clover.chat.formats.base.Format`.
+        name: of the format; "" for a tokenizer's own.
+        forced: the parts of a call that is forced, see `clover.chat.formats.base.Format`; () where none can be.
+        special: the special tokens, by their text.
     """
 
     template: Mapping[str, Any]
     own: bool
     hidden: frozenset[int]
-    forced: tuple[str, str, str] | None = None
+    name: str = ""
+    forced: tuple[str, ...] = ()
+    special: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def has_calls(self) -> bool:
@@ -62,18 +67,50 @@ class ChatFormat:
 def call_grammar(format: ChatFormat, tools: Sequence[Mapping[str, Any]], prompt: str) -> str:
     """Return the grammar, as `clover.grammar` reads it, of an answer to a prompt that is one call of a tool.
 
-    Raises UserError if calls of this model cannot be forced.
+    Raises UserError, which names the format, if calls in it cannot be forced.
     """
-    if format.forced is None:
-        raise UserError("calls of this model cannot be forced; give auto or none")
-    before, arguments, after = format.forced
-    if prompt.rstrip().endswith("<think>"):
-        before = "</think>\n\n" + before
-    functions = [tool["function"] for tool in tools]
-    calls = [_object({"name": {"const": one["name"]}, arguments: _parameters(one)}) for one in functions]
+    if not format.forced:
+        written = (
+            f"written as {format.name} does" if format.name else "that its tokenizer's own template describes"
+        )
+        raise UserError(
+            f"calls {written} cannot be forced, because their arguments are no JSON; give auto or none"
+        )
+    thought = ("</think>\n\n",) if prompt.rstrip().endswith("<think>") else ()
+    rules = [
+        " ".join(_rule(part, tool["function"], format.special) for part in (*thought, *format.forced))
+        for tool in tools
+    ]
+    return (
+        "lark:start: "
+        + " | ".join(f"call{at}" for at in range(len(rules)))
+        + "".join(f"\ncall{at}: {rule}" for at, rule in enumerate(rules))
+    )
+
+
+def _rule(part: str, function: Mapping[str, Any], special: Mapping[str, int]) -> str:
+    """Return a part of a forced call as llguidance's form of Lark has it; special tokens are named by their numbers."""
+    if part == BLANK:
+        return '" "?'
+    arguments = function.get("parameters") or {"type": "object"}
+    if part == ARGUMENTS:
+        return _json(arguments)
+    if part in (CALL, CALL_WITH_PARAMETERS):
+        key = "arguments" if part == CALL else "parameters"
+        return _json(_object({"name": {"const": function["name"]}, key: arguments}))
+    text = function["name"] if part == NAME else part
+    marks = "|".join(map(re.escape, sorted(special, key=len, reverse=True)))
+    pieces = re.split(f"({marks})", text) if marks else [text]
+    return " ".join(
+        f"<[{special[piece]}]>" if piece in special else json.dumps(piece, ensure_ascii=False)
+        for piece in pieces
+        if piece
+    )
+
+
+def _json(schema: Mapping[str, Any]) -> str:
     dense = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-    rule = [json.dumps(before)] * bool(before) + ["call"] + [json.dumps(after)] * bool(after)
-    return f"lark:start: {' '.join(rule)}\ncall: %json {json.dumps({'anyOf': calls, 'x-guidance': dense})}"
+    return f"%json {json.dumps({**schema, 'x-guidance': dense})}"
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:
@@ -83,10 +120,6 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
         "required": list(properties),
         "additionalProperties": False,
     }
-
-
-def _parameters(function: Mapping[str, Any]) -> dict[str, Any]:
-    return function.get("parameters") or {"type": "object"}
 
 
 def find_tool_format(tokenizer: Any, ends: Sequence[int]) -> ChatFormat:
@@ -132,7 +165,10 @@ def find_format(tokenizer: Any, ends: Sequence[int], calls: bool = False) -> Cha
     template = template | {"fields": fields}
     text = json.dumps([template, *thoughts], ensure_ascii=False).replace("\\", "")
     hidden = frozenset(token for token, name in special.items() if name not in text or token in ends)
-    format = ChatFormat(template, bool(own), hidden, known.forced if known else None)
+    forms = known.forced.items() if known else ()
+    forced = next((parts for mark, parts in forms if mark in str(tokenizer.chat_template)), ())
+    named = {name: token for token, name in special.items()}
+    format = ChatFormat(template, bool(own), hidden, known.name if known else "", forced, named)
     try:
         format.parser("", ())
     except ImportError as error:

@@ -1,12 +1,15 @@
 """What a format is, and reasoning between <think> and </think>, which several formats share."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 THINK = {"reasoning_content": {"open": "<think>", "close": "</think>"}}
 # The pattern of this region captured the function's name, so that the text of the region is the arguments.
 NAMED = {"function": {"name": "{name}", "arguments": "{content}"}}
+# Parts of a forced call: the function's name, its arguments as JSON, or an object that has both; and a blank or none.
+NAME, ARGUMENTS, BLANK = "{name}", "{arguments}", "{ }"
+CALL, CALL_WITH_PARAMETERS = '{"name", "arguments"}', '{"name", "parameters"}'
 
 
 @dataclass(frozen=True)
@@ -14,12 +17,14 @@ class Format:
     """How a family of models writes.
 
     Args:
+        name: of the format, for messages.
         marks: strings that the chat templates of the family have, and those of no other format before it.
         fields: regions of the answer, see `clover.chat.formats`.
-        forced: what stands before a call that is JSON, what its arguments are called, and what stands after it; None
-            where calls cannot be forced, because special tokens mark them or they are no JSON.
+        forced: the parts of a call that is forced, special tokens included, by a string in the chat template; the first
+            that is there counts. Nothing where the arguments are no JSON, so that calls cannot be forced.
     """
 
+    name: str
     marks: tuple[str, ...]
     fields: Mapping[str, Mapping[str, Any]]
-    forced: tuple[str, str, str] | None = None
+    forced: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

@@ -1,9 +1,16 @@
 """DeepSeek: calls between special tokens, with the name before `<｜tool▁sep｜>` (V3.1) or behind it (V3, R1)."""
 
-from clover.chat.formats.base import NAMED, Format
+from clover.chat.formats.base import ARGUMENTS, NAME, NAMED, Format
+
+_BEGIN, _END = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
 
 FORMAT = Format(
+    name="DeepSeek",
     marks=("<｜tool▁call▁begin｜>",),
+    forced={
+        "```json": (_BEGIN, "function<｜tool▁sep｜>", NAME, "\n```json\n", ARGUMENTS, "\n```", _END),
+        "": (_BEGIN, NAME, "<｜tool▁sep｜>", ARGUMENTS, _END),
+    },
     fields={
         "content": {},
         "tool_calls": {

@@ -3,6 +3,7 @@
 from clover.chat.formats.base import NAMED, Format
 
 FORMAT = Format(
+    name="Gemma 4",
     marks=("<|tool_call>", "<|channel>"),
     fields={
         "content": {},

@@ -9,6 +9,7 @@
 from clover.chat.formats.base import NAMED, Format
 
 FORMAT = Format(
+    name="GLM-4.5",
     marks=("<tool_call>", "<arg_key>"),
     fields={
         "content": {},

@@ -5,13 +5,17 @@ to=functions.weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>`, and
 recipient may also stand before the channel. What lies outside messages is dropped.
 """
 
-from clover.chat.formats.base import NAMED, Format
+from clover.chat.formats.base import ARGUMENTS, NAME, NAMED, Format
 
 _KIND = r"(?:<\|channel\|>\w+)?\s*(?:<\|constrain\|>)?\s*\w*\s*<\|message\|>"
 _END = ["<|end|>", "<|call|>", "<|return|>", "<|start|>"]
 
 FORMAT = Format(
+    name="gpt-oss",
     marks=("<|channel|>", "<|message|>"),
+    forced={
+        "": ("<|channel|>commentary to=functions.", NAME, " <|constrain|>json<|message|>", ARGUMENTS),
+    },
     fields={
         "reasoning_content": {
             "open_pattern": r"<\|channel\|>analysis<\|message\|>",

@@ -3,6 +3,7 @@
 from clover.chat.formats.base import Format
 
 FORMAT = Format(
+    name="LFM2",
     marks=("<|tool_call_start|>",),
     fields={
         "content": {},

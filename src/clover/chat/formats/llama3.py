@@ -3,11 +3,12 @@
 Several calls are separated by "; ". The model's built-in tools, which it calls in Python, stay text.
 """
 
-from clover.chat.formats.base import Format
+from clover.chat.formats.base import CALL_WITH_PARAMETERS, Format
 
 FORMAT = Format(
+    name="Llama 3",
     marks=("<|start_header_id|>", '"parameters"'),
-    forced=("", "parameters", ""),
+    forced={"": (CALL_WITH_PARAMETERS,)},
     fields={
         "content": {},
         "tool_calls": {

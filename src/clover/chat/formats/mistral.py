@@ -1,9 +1,14 @@
 """Mistral: `[TOOL_CALLS]` and a list of calls, or since 2025 each call as `[TOOL_CALLS]name[ARGS]{…}`; `[THINK]`."""
 
-from clover.chat.formats.base import NAMED, Format
+from clover.chat.formats.base import ARGUMENTS, BLANK, CALL, NAME, NAMED, Format
 
 FORMAT = Format(
+    name="Mistral",
     marks=("[TOOL_CALLS]",),
+    forced={
+        "[ARGS]": ("[TOOL_CALLS]", NAME, "[ARGS]", ARGUMENTS),
+        "": ("[TOOL_CALLS]", BLANK, "[", CALL, "]"),
+    },
     fields={
         "content": {},
         "reasoning_content": {"open": "[THINK]", "close": "[/THINK]"},

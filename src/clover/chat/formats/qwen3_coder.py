@@ -12,6 +12,7 @@ Paris
 from clover.chat.formats.base import NAMED, Format
 
 FORMAT = Format(
+    name="Qwen3-Coder",
     marks=("<tool_call>", "<function="),
     fields={
         "content": {},
