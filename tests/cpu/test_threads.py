@@ -15,10 +15,10 @@ def helpers() -> int:
 
 def test_threads_sleep_while_the_cores_are_contended() -> None:
     waiting, before = Waiting(), helpers()
-    for share in (0.0, 0.2, 0.0):
+    for share in (0.0, 0.3, 0.0):
         waiting.choose(share)
         assert not waiting.asleep and helpers() == before
-    for share in (1.0, 0.9, *[0.0] * (_CALM_LOOKS - 1), 0.2, *[0.0] * (_CALM_LOOKS - 1)):
+    for share in (1.0, 0.9, *[0.0] * (_CALM_LOOKS - 1), 0.3, *[0.0] * (_CALM_LOOKS - 1)):
         waiting.choose(share)
         assert waiting.asleep and helpers() == before + 1
     waiting.choose(0.0)
