@@ -1,0 +1,126 @@
+"""Keys and values as whole numbers, for attention whose sums are exact in any order.
+
+A key has fifteen bits, in two planes of int8, because keys of some models have a large part that all tokens share; a
+value has eight. Every key and every value of a head has a scale of its own, so what is stored of a token depends on
+this token alone.
+
+Shapes: B batch, L layers, G key-value heads, S slots, N new tokens, Dk / Dv widths of keys and values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from typing_extensions import Self
+
+from clover.cache.kv import KVCache
+from clover.cache.rows import KVShape, zeros
+
+MOST = 127  # the largest whole number of eight bits whose negative is one, too
+SHIFT = 128  # one in the high plane of a key stands for as many in the low plane
+_LEAST = 1e-30  # of what is divided by
+_MULTIPLE = 64  # slots are read in such steps: products of other sizes are slower, and few sizes are made ready once
+
+
+@dataclass(frozen=True)
+class WholeTexts:
+    """The keys and values that one layer reads.
+
+    Attributes:
+        high, low: planes of the keys, int8 [B, G, S, Dk]: a key is its scale times ``128 * high + low``.
+        values: int8 [B, G, S, Dv].
+        key_scales, value_scales: float32 [B, G, S].
+        count: how many slots are part of the forward pass; what follows means nothing.
+    """
+
+    high: Tensor
+    values: Tensor
+    low: Tensor
+    key_scales: Tensor
+    value_scales: Tensor
+    count: int
+
+    @classmethod
+    def of(cls, keys: Tensor, values: Tensor) -> Self:
+        """Return keys [B, G, S, Dk] and values [B, G, S, Dv] of any floating dtype as whole numbers."""
+        high, whole, low, *scales = _planes(keys, values)
+        return cls(high, whole, low, *(scale.squeeze(-1) for scale in scales), count=keys.shape[2])
+
+
+def whole_rows(rows: Tensor, most: int = MOST) -> tuple[Tensor, Tensor]:
+    """Round rows [..., D] to whole numbers up to `most`; float32, with float32 scales [..., 1].
+
+    A row that is not finite has the scale 0, so that the numbers of other tokens stay finite.
+    """
+    exact = rows.to(torch.float32)
+    scales = exact.abs().amax(-1, keepdim=True).div_(most)
+    whole = exact.div(scales.clamp_min(_LEAST)).round_()
+    return whole, scales.nan_to_num_(0.0, 0.0, 0.0)
+
+
+def _planes(keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
+    """Return what is stored of keys [..., Dk] and values [..., Dv]; scales [..., 1]."""
+    fine, key_scales = whole_rows(keys, MOST * SHIFT)
+    whole, value_scales = whole_rows(values)
+    high = fine.div(SHIFT).round_()
+    low = fine.sub_(high, alpha=SHIFT)
+    return high.to(torch.int8), whole.to(torch.int8), low.to(torch.int8), key_scales, value_scales
+
+
+class WholeCache(KVCache):
+    """A `KVCache` that holds `WholeTexts`: keys and values are rounded when they are stored, once.
+
+    Args:
+        storage: the planes and scales in the order of `WholeTexts`, [L, R, G, S, D] with D = 1 for scales.
+    """
+
+    @classmethod
+    def new(cls, shape: KVShape, batch_size: int, capacity: int, like: Tensor, tokens: bool = False) -> Self:
+        """Return a cache for B empty texts on the device of `like`; it grows when it needs more slots."""
+        assert not tokens
+        num_layers, heads, key_width, value_width = shape
+        kinds = [(key_width, torch.int8), (value_width, torch.int8), (key_width, torch.int8)]
+        kinds += [(1, torch.float32)] * 2
+        slots = _padded(max(capacity, 1))
+        return cls(
+            *(
+                zeros((num_layers, batch_size, heads, slots, width), dtype, like.device)
+                for width, dtype in kinds
+            )
+        )
+
+    def begin(self, num_tokens: int, after: int = 0) -> None:
+        """Announce a forward pass of N tokens in every row; grow if they do not fit."""
+        end = self.length + after + num_tokens
+        if _padded(end) > self.capacity:
+            self._grow(_padded(end))
+        super().begin(num_tokens, after)
+        self._end = end
+        self._reads = [part.narrow(3, 0, _padded(end)).unbind(0) for part in self.used]
+        self._writes = [part.narrow(3, end - num_tokens, num_tokens).unbind(0) for part in self.used]
+
+    def update(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[WholeTexts, WholeTexts]:
+        """Store one layer's new keys [B, G, N, Dk] and values [B, G, N, Dv]; called by attention layers.
+
+        Return all keys and values, twice, since layers pass on what stands for keys and what stands for values. The
+        slots are a multiple of 64.
+        """
+        assert key_states.shape[2] == self._count, "begin(n) must announce the tokens of every forward"
+        for written, part in zip(self._writes, _planes(key_states, value_states), strict=True):
+            written[layer_idx].copy_(part)
+        high, values, low, *scales = (part[layer_idx] for part in self._reads)
+        texts = WholeTexts(high, values, low, *(scale.squeeze(-1) for scale in scales), count=self._end)
+        return texts, texts
+
+    def _close(self) -> None:
+        super()._close()
+        self._end, self._reads, self._writes = 0, [], []
+
+
+def _padded(slots: int) -> int:
+    return -(-slots // _MULTIPLE) * _MULTIPLE
