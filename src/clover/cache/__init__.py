@@ -3,3 +3,4 @@
 from clover.cache.kv import KVCache as KVCache
 from clover.cache.rows import CachedRows as CachedRows
 from clover.cache.rows import KVShape as KVShape
+from clover.cache.whole import WholeCache as WholeCache

@@ -9,6 +9,7 @@ Shapes: B batch, Q query heads, G key-value heads, N new tokens, S slots seen, C
 """
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 _NAME = "clover_grouped"
+_chosen = {"sdpa"}  # names of what may be replaced by another attention
 _FEW = 256  # prompts, whose products have more rows, gain nothing
 _last: Any = None  # the mask that was repeated last, weakly, how, and the result
 
@@ -61,16 +63,22 @@ def _repeated(mask: Tensor, groups: int) -> Tensor:
 
 def group_queries(module: nn.Module) -> None:
     """Make the transformers models in a module attend in this way, if their classes accept another attention."""
-    AttentionInterface.register(_NAME, _attention)
-    AttentionMaskInterface.register(_NAME, sdpa_mask)
+    choose_attention(module, _NAME, _attention)
+
+
+def choose_attention(module: nn.Module, name: str, attention: Callable[..., Any]) -> None:
+    """Make the transformers models in a module use an attention, which gets this name, if their classes accept it."""
+    AttentionInterface.register(name, attention)
+    AttentionMaskInterface.register(name, sdpa_mask)
+    _chosen.add(name)
     for part in module.modules():
         if isinstance(part, PreTrainedModel) and _may_choose(part):
-            part.set_attn_implementation(_NAME)
+            part.set_attn_implementation(name)
 
 
 def _may_choose(model: Any) -> bool:
     """Return True if a model uses SDPA through transformers' interface, so that it can be replaced."""
-    return model.config._attn_implementation == "sdpa" and model._can_set_attn_implementation()
+    return model.config._attn_implementation in _chosen and model._can_set_attn_implementation()
 
 
 def _suits(query: Tensor, key: Tensor) -> bool:

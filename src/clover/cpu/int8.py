@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from clover.cpu.apply import can_speed_up, layer_groups, shared_copy
-from clover.cpu.attention import group_queries
+from clover.cpu.elementwise import compute_alike
 from clover.cpu.linear import MAX_INT8_BYTES, FastLinear, int8_linear, is_plain, may_replace
+from clover.cpu.whole_attention import attend_exactly
 from clover.errors import UserError
 
 INT8 = "int8"  # how users name these weights
@@ -204,7 +205,8 @@ def int8_copy(model: nn.Module, find_parts: Callable[[Any], Collection[nn.Module
     """
     _check_model(model)
     copied = shared_copy(model)
-    group_queries(copied)
+    attend_exactly(copied)
+    compute_alike(copied)
     parts = [inner for part in find_parts(copied) for inner in part.modules()]
     inside, made = set(parts), list[Int8Layer]()
     for part, names in layer_groups(copied, LINEAR):

@@ -20,47 +20,23 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import sdpa_mask
 
-from clover.cache.whole import SHIFT, WholeTexts, whole_rows
+from clover.cache.whole import MULTIPLE, SHIFT, WholeTexts, whole_rows
+from clover.cpu.attention import choose_attention
 
-NAME = "clover_whole"  # under which transformers knows this attention
+_NAME = "clover_whole"
 _BLOCK = 2**18  # scores that are computed at once, so that they stay in the processor's cache
 _TOP = 15000  # the largest exponential as a whole number: 1,024 of them are below 2^24, where float32 is exact
 _SUMMED = 1024
 _PLANE = 256  # one in the high plane of a weight stands for as many in the low plane
 _MOST = 127 * _PLANE  # the largest weight of a value
 _LEAST = 1e-30
-_MULTIPLE = 64
 
 
-def register() -> str:
-    """Make transformers know this attention, and return its name."""
-    AttentionInterface.register(NAME, _attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)
-    return NAME
-
-
-@lru_cache(maxsize=1)
-def operators_are_exact() -> bool:
-    """Return True if products of int8 and exponentials have here the properties that the proof needs."""
-    generator = torch.Generator().manual_seed(0)
-    left, right = (
-        torch.randint(-127, 128, (48, 1000), generator=generator, dtype=torch.int8) for _ in range(2)
-    )
-    left[0], left[1], right[0], right[1] = 127, -127, 127, -127
-    expected = (left.double() @ right.double().T).int()
-    exact = all(torch.equal(torch._int_mm(left[:rows], right.T), expected[:rows]) for rows in (1, 6, 48))
-    numbers = torch.rand(4099, generator=generator) * -20
-    whole = numbers.exp()
-    alike = all(
-        torch.equal(numbers[start : start + size].clone().exp(), whole[start : start + size])
-        for size in (1, 3, 17)
-        for start in range(0, 4000, 61)
-    )
-    return exact and alike
+def attend_exactly(module: nn.Module) -> None:
+    """Make the transformers models in a module attend in this way, if their classes accept another attention."""
+    choose_attention(module, _NAME, _attention)
 
 
 @dataclass
@@ -112,7 +88,7 @@ def attend(query: Tensor, texts: WholeTexts, seen: _Seen, scale: float, softcap:
     scales = [part.reshape(batch * groups, 1, 1, slots) for part in (texts.key_scales, texts.value_scales)]
     found = query.new_empty(batch * groups, heads // groups, count, texts.values.shape[-1])
     for pairs, tokens in _blocks(*rows.shape[:3], slots):
-        end = min(-(-seen.end(tokens.start, tokens.stop) // _MULTIPLE) * _MULTIPLE, slots)
+        end = min(-(-seen.end(tokens.start, tokens.stop) // MULTIPLE) * MULTIPLE, slots)
         high, low, values = (part[pairs, :end] for part in flat)
         key_scales, value_scales = (part[pairs, ..., :end] for part in scales)
         scores = _scores(rows[pairs, :, tokens], high, low).mul_(key_scales).mul_(row_scales[pairs, :, tokens])

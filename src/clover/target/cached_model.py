@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig, PreTrainedModel
 
-from clover.cache import KVCache, KVShape
+from clover.cache import KVCache, KVShape, WholeCache
 from clover.cpu import WAITING, fast_copy, is_plain
 from clover.cpu.int8 import INT8, int8_copy
 from clover.errors import UserError
@@ -31,6 +31,8 @@ class CachedModel:
         model: the model itself, which is never changed.
         running: the model, or with int8 weights its copy, of which decoder and lm_head run.
         int8: the int8 weights that run; None without.
+        exact: whether the bits of a token depend on the text before it alone, as they do with most int8 targets.
+        inexact: why not, for an int8 target; "" for others.
         base: the decoder without lm_head that runs: on a CPU a copy with faster layers over the same weights.
         head: the lm_head, from hidden states after the final norm to logits.
         windows: the attention windows that masks must respect.
@@ -64,6 +66,7 @@ class CachedModel:
         self.int8 = int8_copy(model, self._parts) if rounded else None
         if self.int8 is not None and self.int8.left:
             warnings.warn(f"{self.name}: {self.int8.left_words}", stacklevel=3)
+        self.exact, self.inexact = rounded, ""
         self.running: Any = self.model if self.int8 is None else self.int8.model
         self.base: nn.Module
         self.base, head = self._parts(self.running)
@@ -141,7 +144,8 @@ class CachedModel:
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
         """Return an empty cache for B rows with room for ``capacity`` tokens each; it grows when needed."""
-        return KVCache.new(self.kv_shape, batch_size, capacity, self.lm_head_weight)
+        kind = WholeCache if self.exact else KVCache
+        return kind.new(self.kv_shape, batch_size, capacity, self.lm_head_weight)
 
     @torch.no_grad()
     def forward(

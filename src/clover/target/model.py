@@ -13,10 +13,13 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from clover.cpu.attention import group_queries
+from clover.errors import UserError, one_line
 from clover.target import loading, support
 from clover.target.cached_model import CachedModel
 from clover.target.calibration import calibrate
-from clover.target.probe import check_tree, run_plainly, windows_hold
+from clover.target.exact import why_inexact
+from clover.target.probe import PlainRun, check_tree, run_plainly, windows_hold
 from clover.target.protocol import Target
 from clover.target.session import CachedSession
 from clover.target.source import find_source
@@ -46,16 +49,31 @@ class TargetModel(CachedModel):
         super().__init__(model, weights)
         self.tokenizer = tokenizer
         with torch.no_grad():
-            plain = run_plainly(self)
-            self.kv_shape = kv_shape(plain.cache, self.config)
-            owner, name = place_of_final_norm(self.base, self.layers, self.name)
-            self.final_norm: nn.Module = getattr(owner, name)
-            check_tree(self, plain)
-            if windows_hold(self, plain):
-                self.windows = Windows.of(self.config)
+            if self.exact and (reason := self._why_inexact()):
+                self.exact, self.inexact = False, reason
+                group_queries(self.running)
+            self._look()
         self._limit = support.longest_run(self.config, inside_windows=not self.windows.sizes)
         if self.int8 is not None:
             calibrate(self, self.int8, tokenizer)
+
+    def _why_inexact(self) -> str | None:
+        """Return why the bits of tokens depend on more than their text; None if they do not."""
+        try:
+            return why_inexact(self, self._look())
+        except (UserError, *loading.FAILURES) as error:
+            return one_line(error)
+
+    def _look(self) -> PlainRun:
+        """Find out how the model is built, by a run of a few tokens, and check that token trees run right."""
+        plain = run_plainly(self)
+        self.kv_shape = kv_shape(plain.cache, self.config)
+        owner, name = place_of_final_norm(self.base, self.layers, self.name)
+        self.final_norm: nn.Module = getattr(owner, name)
+        check_tree(self, plain)
+        if windows_hold(self, plain):
+            self.windows = Windows.of(self.config)
+        return plain
 
     @classmethod
     def load(

@@ -23,9 +23,9 @@ from clover.target.support import set_windows, windows
 from clover.target.windows import Windows
 from clover.tree import TokenTree
 
-_TEXT = 4  # tokens of plain text before the tree
+TEXT = 4  # tokens of plain text before the tree
 _PARENTS = (-1, 0, 0, 0, 3)  # root, three children, and a child of the last one
-_PATH = [0, 3, 4]
+PATH = [0, 3, 4]
 _TOLERANCE = {torch.float64: 1e-8, torch.float32: 2e-3, torch.float16: 0.03, torch.bfloat16: 0.1}
 
 
@@ -47,13 +47,13 @@ class PlainRun:
 def run_plainly(target: CachedModel) -> PlainRun:
     """Run text and path; UserError if the model cannot, or sees less than the probe needs."""
     for layer, (kind, window) in enumerate(windows(target.config)):
-        if window < _TEXT + len(_PATH):
+        if window < TEXT + len(PATH):
             raise UserError(
                 f"{target.name}: layer {layer} is of the type {kind} and sees only {window} tokens"
             )
-    count, rows = _TEXT + len(_PARENTS), target.embedding_weight.shape[0]
+    count, rows = TEXT + len(_PARENTS), target.embedding_weight.shape[0]
     tokens = (torch.arange(1, count + 1, device=target.device) * rows // (count + 1))[None]
-    text = torch.cat([tokens[:, :_TEXT], tokens[:, _TEXT:][:, _PATH]], dim=1)
+    text = torch.cat([tokens[:, :TEXT], tokens[:, TEXT:][:, PATH]], dim=1)
     try:
         output: Any = target.base(input_ids=text, use_cache=True)
         logits = target.running(input_ids=text, use_cache=False).logits
@@ -86,12 +86,12 @@ def check_tree(target: CachedModel, plain: PlainRun) -> None:
     if not _close(target.logits(plain.hidden), plain.logits, target):
         raise UserError(f"{name}: its logits are not the lm_head of its last hidden state")
     try:
-        nodes = _run_tree(target, plain)
+        nodes = run_tree(target, plain)
     except Exception as error:
         raise UserError(f"{target.name} cannot run a token tree: {one_line(error)}") from error
     if not _close(target.final_norm(nodes.draft_hidden_states), nodes.hidden, target):
         raise UserError(f"{name}: its last hidden state does not come from the norm after its layers")
-    if not _close(nodes.hidden[:, _PATH], plain.hidden[:, _TEXT:], target):
+    if not _close(nodes.hidden[:, PATH], plain.hidden[:, TEXT:], target):
         raise UserError(
             f"{name} runs a token tree wrong: it does not follow explicit positions and a 4-D attention mask"
         )
@@ -110,12 +110,12 @@ def windows_hold(target: CachedModel, plain: PlainRun) -> bool:
         with _short_windows(config, 3):
             target.windows = Windows.of(config)
             expected = target.base(input_ids=plain.text, use_cache=False).last_hidden_state
-            found = _run_tree(target, plain).hidden
+            found = run_tree(target, plain).hidden
     except FAILURES:  # of a model that wants its masks in another way
         return False
     finally:
         target.windows = Windows()
-    return _close(found[:, _PATH], expected[:, _TEXT:], target)
+    return _close(found[:, PATH], expected[:, TEXT:], target)
 
 
 @contextmanager
@@ -129,16 +129,16 @@ def _short_windows(config: Any, size: int) -> Iterator[None]:
             setattr(config, field, value)
 
 
-def _run_tree(target: CachedModel, plain: PlainRun) -> HiddenStates:
+def run_tree(target: CachedModel, plain: PlainRun) -> HiddenStates:
     """Run the text, then the tree on top of it; of the tree [1, 5, H], `read` before the final norm."""
-    tree = TokenTree.from_parents(plain.tokens[:, _TEXT:], torch.tensor([_PARENTS], device=target.device))
-    cache = target.new_cache(1, _TEXT)
-    cache.begin(_TEXT)
-    target.forward(plain.tokens[:, :_TEXT], cache.positions(_TEXT), cache)
-    cache.commit([_TEXT])
+    tree = TokenTree.from_parents(plain.tokens[:, TEXT:], torch.tensor([_PARENTS], device=target.device))
+    cache = target.new_cache(1, TEXT)
+    cache.begin(TEXT)
+    target.forward(plain.tokens[:, :TEXT], cache.positions(TEXT), cache)
+    cache.commit([TEXT])
     cache.begin(len(_PARENTS))
     mask = cache.attention_mask(tree.ancestor_mask)
-    return target.forward(tree.tokens, tree.depths + _TEXT, cache, mask, "pre_norm")
+    return target.forward(tree.tokens, tree.depths + TEXT, cache, mask, "pre_norm")
 
 
 def _close(actual: Tensor, expected: Tensor, target: CachedModel) -> bool:
