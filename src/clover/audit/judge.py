@@ -1,7 +1,8 @@
 """Whether the texts of a method are those of the plain side: the unpatched model, or a server that does not speculate.
 
 A token that the plain side does not write is a mismatch. It is a near-tie if moving logits by SAFETY times the measured
-rounding makes the plain side write it, else a defect. Log-probabilities are compared in the same unit.
+rounding makes the plain side write it, else a defect. Greedy texts of an exact target have no near-ties. Log-probabilities
+are compared in the same unit.
 """
 
 from __future__ import annotations
@@ -172,7 +173,8 @@ class Judge:
             at, expected, token = differs
             gap = inf if ENDED in (expected, token) else self.plain.gap(case, plain, at, token)
             # The gap of a server's sampled texts is not known; too many of their mismatches are a defect.
-            defect = gap is not None and not self.rounding.explains(gap)
+            near = gap is None or self.rounding.explains(gap)
+            defect = not near or (self.plain.equal and case.params.greedy)
             position, gap = len(case.start) + at + 1, None if gap == inf else gap
             yield Mismatch(case.number, position, expected, token, gap, defect)
             if defect or not self.plain.goes_on or at + 1 == len(text.tokens):

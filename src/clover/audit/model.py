@@ -1,5 +1,7 @@
 """The plain side of an audit in this process: the unpatched model of transformers, without the engine.
 
+With int8 weights it is the copy of its structure that has them.
+
 It writes token by token on transformers' own cache. What sampling parameters mean is in `clover.audit.rules`. So the
 engine's trees, cache and sampler never judge themselves.
 """
@@ -34,10 +36,19 @@ class ModelSource:
     goes_on = True  # also after tokens that it has not chosen
     _places: list[tuple[float, float]] = field(default_factory=list)  # of its sampled tokens
 
+    @property
+    def equal(self) -> bool:
+        """Return whether greedy texts must be equal: no near-ties."""
+        return self.target.exact
+
     def least_error(self, texts: Iterable[Text]) -> float:
-        """Return the error that rounding the largest log-probability to the dtype makes in any case."""
+        """Return the error that rounding the largest log-probability to the dtype makes in any case.
+
+        Where logits are exact, rounding is that of the log-probabilities themselves.
+        """
         values = (value for text in texts for entry in text.logprobs for value in entry.values())
-        eps = max(torch.finfo(self.target.dtype).eps, torch.finfo(torch.float32).eps)
+        dtype = torch.float32 if self.equal else self.target.dtype
+        eps = max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
         return eps / 4 * max(map(abs, filter(isfinite, values)), default=1.0)
 
     def write(self, cases: Sequence[Case], together: int) -> list[Text]:
@@ -46,7 +57,7 @@ class ModelSource:
 
     @torch.inference_mode()
     def _write(self, case: Case, rows: int) -> Text:
-        model: Any = self.target.model
+        model: Any = self.target.running
         rules, cache_name, cache = Rules(case.prompt, case.params), cache_argument(model), None
         new, logprobs, run = list(case.start), [], [*case.prompt, *case.start]
         while len(logprobs) < case.new_tokens and not (set(new[-1:]) & set(self.target.eos_token_ids)):
@@ -75,7 +86,7 @@ class ModelSource:
     @torch.inference_mode()
     def logits(self, texts: Tensor, new: int) -> Tensor:
         """Return the logits [B, n, V] of the last n tokens of texts Long [B, T], in one forward."""
-        model: Any = self.target.model
+        model: Any = self.target.running
         tokens = texts[:, :-1].to(self.target.device)
         return model(input_ids=tokens, use_cache=False, logits_to_keep=new).logits[:, -new:]
 

@@ -44,6 +44,7 @@ class Endpoint:
     model: str | None = None
     speculation: bool | None = None
     exact: bool = False
+    equal = False  # whether greedy texts must be equal
     goes_on = False  # its tokens are strings, which may become others in a prompt
     client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=_SECONDS), compare=False)
 
