@@ -5,6 +5,7 @@ Shape legend: B batch, T text, N nodes (new tokens), H hidden, V vocabulary, S' 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,13 @@ class TargetModel(CachedModel):
         with torch.no_grad():
             if self.exact and (reason := self._why_inexact()):
                 self.exact, self.inexact = False, reason
+                warnings.warn(
+                    f"{self.name} with int8 weights is not bit-exact: {reason}; texts may differ in near-ties",
+                    stacklevel=2,
+                )
                 group_queries(self.running)
-            self._look()
+            if not self.exact:
+                self._look()
         self._limit = support.longest_run(self.config, inside_windows=not self.windows.sizes)
         if self.int8 is not None:
             calibrate(self, self.int8, tokenizer)
