@@ -28,7 +28,9 @@ def main(given: argparse.Namespace) -> dict[str, int]:
     """Print how many texts of each setting differ, and return this by setting; UserError if a target is not exact."""
     sizes = [tuple(map(int, pair.split(":"))) for pair in given.texts]
     options = ModelOptions(target=given.target, weights="int8")
-    session = Session.load(options, (given.draft,), given.prompts, given.new, max(count for _, count in sizes))
+    session = Session.load(
+        options, (given.draft,), given.prompts, given.new, max(count for _, count in sizes)
+    )
     if not session.target.exact:
         raise UserError(f"{session.target_name} is not bit-exact: {session.target.inexact}")
     found: dict[str, int] = {}
@@ -40,8 +42,9 @@ def main(given: argparse.Namespace) -> dict[str, int]:
             differ = sum(one != other for one, other in zip(texts, plain, strict=False))
             name = f"{tree}, T {temperature:g}, batch {batch}"
             found[name] = differ
-            tokens = sum(map(len, texts))
-            print(f"{name}: {differ} of {len(texts)} texts differ ({tokens:,} tokens, {time.perf_counter() - begun:.0f} s)", flush=True)
+            tokens, seconds = sum(map(len, texts)), time.perf_counter() - begun
+            print(f"{name}: {differ} of {len(texts)} texts differ", end=" ")
+            print(f"({tokens:,} tokens, {seconds:.0f} s)", flush=True)
     print(json.dumps({"target": session.target_name, "new_tokens": given.new, "differ": found}))
     return found
 

@@ -39,7 +39,5 @@ def test_whole_texts(family: str) -> None:
         found = run(Engine(target, draft, tree, limits=limits), requests[:size])  # type: ignore[arg-type]
         assert tokens_of(found) == tokens_of(plain[:size]), tree
         if draft is not None:
-            steps, least = (
-                sum(one.acceptance.steps for one in texts) for texts in (found, plain[:size])
-            )
+            steps, least = (sum(one.acceptance.steps for one in texts) for texts in (found, plain[:size]))
             assert steps < least

@@ -1,8 +1,8 @@
 """Whether the texts of a method are those of the plain side: the unpatched model, or a server that does not speculate.
 
 A token that the plain side does not write is a mismatch. It is a near-tie if moving logits by SAFETY times the measured
-rounding makes the plain side write it, else a defect. Greedy texts of an exact target have no near-ties. Log-probabilities
-are compared in the same unit.
+rounding makes the plain side write it, else a defect. Greedy texts of an exact target have no near-ties.
+Log-probabilities are compared in the same unit.
 """
 
 from __future__ import annotations

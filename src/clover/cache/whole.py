@@ -22,7 +22,9 @@ from clover.cache.rows import KVShape, zeros
 MOST = 127  # the largest whole number of eight bits whose negative is one, too
 SHIFT = 128  # one in the high plane of a key stands for as many in the low plane
 _LEAST = 1e-30  # of what is divided by
-MULTIPLE = 64  # slots are read in such steps: products of other sizes are slower, and few sizes are made ready once
+MULTIPLE = (
+    64  # slots are read in such steps: products of other sizes are slower, and few sizes are made ready once
+)
 
 
 @dataclass(frozen=True)

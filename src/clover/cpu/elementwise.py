@@ -39,7 +39,11 @@ def compute_alike(module: nn.Module) -> None:
     dtype = next(module.parameters()).dtype
     for part in list(module.modules()):
         for name, child in list(part.named_children()):
-            if type(child).__module__ in _PACKAGES and not is_alike(child, dtype) and _is_elementwise(child, dtype):
+            if (
+                type(child).__module__ in _PACKAGES
+                and not is_alike(child, dtype)
+                and _is_elementwise(child, dtype)
+            ):
                 setattr(part, name, Alike(child))
 
 
@@ -61,7 +65,11 @@ def is_alike(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> bool:
     apart[:, 0] = inputs
     whole = function(inputs)
     ends = [function(inputs[start : start + 3].clone()) for start in range(0, 300, 3)]
-    pairs = [(function(apart[:, 0]), whole), (torch.cat(ends), whole[:300]), (function(inputs[:-1]), whole[:-1])]
+    pairs = [
+        (function(apart[:, 0]), whole),
+        (torch.cat(ends), whole[:300]),
+        (function(inputs[:-1]), whole[:-1]),
+    ]
     return all(torch.equal(found.nan_to_num(), expected.nan_to_num()) for found, expected in pairs)
 
 

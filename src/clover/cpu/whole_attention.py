@@ -27,7 +27,9 @@ from clover.cpu.attention import choose_attention
 
 _NAME = "clover_whole"
 _BLOCK = 2**18  # scores that are computed at once, so that they stay in the processor's cache
-_TOP = 15000  # the largest exponential as a whole number: 1,024 of them are below 2^24, where float32 is exact
+_TOP = (
+    15000  # the largest exponential as a whole number: 1,024 of them are below 2^24, where float32 is exact
+)
 _SUMMED = 1024
 _PLANE = 256  # one in the high plane of a weight stands for as many in the low plane
 _MOST = 127 * _PLANE  # the largest weight of a value
@@ -77,7 +79,9 @@ def _part(mask: Tensor, pairs: slice, tokens: slice) -> Tensor:
     return (mask if mask.shape[0] == 1 else mask[pairs])[:, :, tokens]
 
 
-def attend(query: Tensor, texts: WholeTexts, seen: _Seen, scale: float, softcap: float | None = None) -> Tensor:
+def attend(
+    query: Tensor, texts: WholeTexts, seen: _Seen, scale: float, softcap: float | None = None
+) -> Tensor:
     """Return the attention [B, N, Q, D], in the dtype of the query [B, Q, N, C], over texts with S slots."""
     batch, heads, count, width = query.shape
     groups, slots = texts.high.shape[1:3]
@@ -91,7 +95,9 @@ def attend(query: Tensor, texts: WholeTexts, seen: _Seen, scale: float, softcap:
         end = min(-(-seen.end(tokens.start, tokens.stop) // MULTIPLE) * MULTIPLE, slots)
         high, low, values = (part[pairs, :end] for part in flat)
         key_scales, value_scales = (part[pairs, ..., :end] for part in scales)
-        scores = _scores(rows[pairs, :, tokens], high, low).mul_(key_scales).mul_(row_scales[pairs, :, tokens])
+        scores = (
+            _scores(rows[pairs, :, tokens], high, low).mul_(key_scales).mul_(row_scales[pairs, :, tokens])
+        )
         if softcap is not None:
             scores.div_(softcap).tanh_().mul_(softcap)
         seen.hide(scores, pairs, tokens)
@@ -120,7 +126,7 @@ def _scores(rows: Tensor, high: Tensor, low: Tensor) -> Tensor:
 
 
 def _weighted(scores: Tensor, values: Tensor, value_scales: Tensor) -> Tensor:
-    """Return the means float32 [P, R, n, D] of values int8 [P, E, D], weighted by the softmax of scores, and use them up.
+    """Return the means float32 [P, R, n, D] of values int8 [P, E, D], weighted by the softmax of scores; uses them up.
 
     A weight has fifteen bits below the largest of its row, which texts with a first token that takes most of the weight
     need.
