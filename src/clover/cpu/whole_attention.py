@@ -114,13 +114,32 @@ def _blocks(pairs: int, group: int, count: int, slots: int) -> Iterator[tuple[sl
             yield slice(pair, min(pair + together, pairs)), slice(token, min(token + tokens, count))
 
 
+@lru_cache(maxsize=1)
+def _products_are_exact() -> bool:
+    """Return True if this processor adds products of int8 exactly; AVX2 without VNNI does not."""
+    generator = torch.Generator().manual_seed(0)
+    left, right = (
+        torch.randint(-127, 128, (48, 999), generator=generator, dtype=torch.int8) for _ in range(2)
+    )
+    left[0], left[1], right[0], right[1] = 127, -127, 127, -127
+    expected = (left.double() @ right.double().T).int()
+    return all(torch.equal(torch._int_mm(left[:rows], right.T), expected[:rows]) for rows in (1, 6, 48))
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    """Return the exact product int32 of two matrices of int8."""
+    if _products_are_exact():
+        return torch._int_mm(left, right)
+    return (left.double() @ right.double()).to(torch.int32)
+
+
 def _scores(rows: Tensor, high: Tensor, low: Tensor) -> Tensor:
     """Return the sums of products float32 [P, R, n, E] of rows int8 [P, R, n, C] and keys int8 [P, E, C]."""
     flat = rows.reshape(len(rows), -1, rows.shape[-1])
     sums = torch.empty(2, *flat.shape[:2], high.shape[1], dtype=torch.int32)
     for pair in range(len(rows)):
-        torch._int_mm(flat[pair], high[pair].T, out=sums[0, pair])
-        torch._int_mm(flat[pair], low[pair].T, out=sums[1, pair])
+        sums[0, pair] = _product(flat[pair], high[pair].T)
+        sums[1, pair] = _product(flat[pair], low[pair].T)
     whole = torch.add(sums[1], sums[0], alpha=SHIFT, out=sums[1])
     return whole.to(torch.float32).view(*rows.shape[:3], -1)
 
@@ -139,7 +158,7 @@ def _weighted(scores: Tensor, values: Tensor, value_scales: Tensor) -> Tensor:
     planes = torch.empty(len(fine), 2, *fine.shape[1:], dtype=torch.int8)
     planes[:, 1].copy_(fine)  # keeps the lower eight bits, as a number from -128 to 127
     planes[:, 0].copy_(fine.add_(_PLANE // 2).bitwise_right_shift_(8))
-    sums = torch.stack([torch._int_mm(*pair) for pair in zip(planes.flatten(1, 3), values, strict=True)])
+    sums = torch.stack([_product(*pair) for pair in zip(planes.flatten(1, 3), values, strict=True)])
     high, low = sums.to(torch.float32).view(*planes.shape[:-1], -1).unbind(1)
     return torch.add(low, high, alpha=_PLANE).mul_((most.double() / (total * _MOST)).float())
 
