@@ -140,14 +140,16 @@ BUDGET = {
     "api": (385, 1, 6),  # conversations, grammars, chat_template_kwargs; errors keep other texts
     "assets": (70, 1, 5),
     "audit": (1110, 9, 23),  # a budget of time; the perplexity of int8 weights
-    "cache": (540, 3, 9),  # rows that are cleared of NaN
+    # keys and values as whole numbers
+    "cache": (665, 4, 12),  # rows that are cleared of NaN
     "chat": (695, 14, 10),  # formats of calls and reasoning, one file each; calls that are forced
     "cli": (
         1350,
         14,
         34,
     ),  # the weight cache, features and fits of drafts, grammar, tools and budgets of time as options
-    "cpu": (1260, 9, 46),  # int8 targets, quantised weights by their parts; layers with fewer operators
+    # attention of whole numbers, functions that are alike everywhere
+    "cpu": (1470, 11, 46),  # int8 targets, quantised weights by their parts; layers with fewer operators
     "data": (2575, 16, 61),  # records in the forms that users bring; whole tags; states that are no numbers
     "drafting": (1700, 16, 49),  # drafting under grammars; an example of a level, and what a policy may know
     "drafts": (2310, 17, 73),  # starting values whatever the default dtype is, and what they are
@@ -166,9 +168,10 @@ BUDGET = {
         12,
         38,
     ),  # tools, forced calls, reasoning, benchmark clients, formats, text before an error
+    # whether an int8 target is exact
     "target": (
-        2930,
-        21,
+        3010,
+        22,
         69,
     ),  # keeps converted weights, reads GGUF files itself: each fact followed or refused, tokens split right
     "templates": (510, 5, 16),  # what a template reads is tried out, and what it would drop is an error
