@@ -91,7 +91,7 @@ def attend(
     flat = [part.flatten(0, 1) for part in (texts.high, texts.low, texts.values)]
     scales = [part.reshape(batch * groups, 1, 1, slots) for part in (texts.key_scales, texts.value_scales)]
     found = query.new_empty(batch * groups, heads // groups, count, texts.values.shape[-1])
-    for pairs, tokens in _blocks(*rows.shape[:3], slots):
+    for pairs, tokens in _blocks(rows.shape[0], rows.shape[1], count, slots):
         end = min(-(-seen.end(tokens.start, tokens.stop) // MULTIPLE) * MULTIPLE, slots)
         high, low, values = (part[pairs, :end] for part in flat)
         key_scales, value_scales = (part[pairs, ..., :end] for part in scales)
