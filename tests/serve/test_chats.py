@@ -157,6 +157,46 @@ def test_a_call_can_be_forced(template: str, choice: Any, names: set[str]) -> No
             assert json.loads(call.function.arguments)["city"] in ("Paris", "Rome")
 
 
+def test_a_forced_call_follows_definitions_of_its_tool() -> None:
+    """As pydantic writes schemas; two tools may have different definitions of one name."""
+    pytest.importorskip("llguidance")
+    tools = [
+        {
+            "name": name,
+            "parameters": {
+                "type": "object",
+                "properties": {"place": {"$ref": "#/$defs/Place"}},
+                "required": ["place"],
+                "additionalProperties": False,
+                "$defs": {"Place": {"enum": values}},
+            },
+        }
+        for name, values in (("weather", ["Paris", "Rome"]), ("time", ["Lima", "Quito"]))
+    ]
+    asked = ASKED | {"tools": [{"type": "function", "function": one} for one in tools]}
+    with serving(scripted(QWEN, "It is warm and sunny there.")) as live:
+        for name, values in (("weather", ("Paris", "Rome")), ("time", ("Lima", "Quito"))):
+            choice = {"type": "function", "function": {"name": name}}
+            (call,) = client_of(live).create(**asked | {"tool_choice": choice}).choices[0].message.tool_calls
+            assert json.loads(call.function.arguments)["place"] in values
+        (call,) = client_of(live).create(**asked | {"tool_choice": "required"}).choices[0].message.tool_calls
+        assert json.loads(call.function.arguments)["place"] in ("Paris", "Rome", "Lima", "Quito")
+
+
+def test_the_name_of_a_speaker_goes_to_the_template(seen: list[str]) -> None:
+    template = QWEN.replace(
+        "{% else %}<|im_start|>{{ m.role }}\n", "{% else %}<|im_start|>{{ m.role }} {{ m.name }}\n"
+    )
+
+    def answer(prompt: str) -> str:
+        seen.append(prompt)
+        return "Sunny."
+
+    with serving(scripted(template, answer)) as live:
+        client_of(live).create(model=NAME, messages=[{"role": "user", "name": "Bob", "content": "?"}])
+    assert "<|im_start|>user Bob\n?" in seen[-1]
+
+
 @pytest.mark.parametrize(
     ("change", "param", "said"),
     [

@@ -97,7 +97,9 @@ def _rule(part: str, function: Mapping[str, Any], special: Mapping[str, int]) ->
         return _json(arguments)
     if part in (CALL, CALL_WITH_PARAMETERS):
         key = "arguments" if part == CALL else "parameters"
-        return _json(_object({"name": {"const": function["name"]}, key: arguments}))
+        # References to definitions count from the top.
+        definitions = {name: arguments[name] for name in ("$defs", "definitions") if name in arguments}
+        return _json(_object({"name": {"const": function["name"]}, key: arguments}) | definitions)
     text = function["name"] if part == NAME else part
     marks = "|".join(map(re.escape, sorted(special, key=len, reverse=True)))
     pieces = re.split(f"({marks})", text) if marks else [text]

@@ -179,8 +179,7 @@ class Message(_Body):
         ]
         role = "system" if self.role == "developer" else self.role
         said = {"role": role, "content": self.said, "tool_calls": calls, "tool_call_id": self.tool_call_id}
-        named = {"name": self.name} if self.role == "tool" else {}
-        return said | named | {"reasoning_content": self.reasoning_content}
+        return said | {"name": self.name, "reasoning_content": self.reasoning_content}
 
 
 class Function(_Body):
@@ -317,7 +316,9 @@ class ChatBody(GenerationBody):
     @field_validator("tool_choice")
     @classmethod
     def _is_offered(cls, choice: str | NamedTool | None, info: ValidationInfo) -> str | NamedTool | None:
-        names = [tool.function.name for tool in info.data.get("tools") or []]
+        if "tools" not in info.data:  # they are wrong, and have an error of their own
+            return choice
+        names = [tool.function.name for tool in info.data["tools"] or []]
         if isinstance(choice, NamedTool) and choice.function.name not in names:
             raise ValueError(f"there is no tool {choice.function.name!r}")
         if choice == "required" and not names:
