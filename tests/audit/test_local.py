@@ -145,21 +145,23 @@ def positions_one_too_far(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TargetModel, "forward", wrong)
 
 
-def stale_cache_entry(patch: pytest.MonkeyPatch) -> None:
-    """The accepted path is not moved to where it belongs."""
-    move = KVCache._move
+def with_kept(change: Callable[[Tensor], Tensor]) -> Plant:
+    """Let the cache keep another path [B, D] of nodes."""
 
-    def wrong(self: KVCache, nodes: Tensor, offset: int) -> None:
-        if nodes.shape[1] > 1:
-            nodes = nodes.clone()
-            nodes[:, -1] = nodes[:, -2]
-        move(self, nodes, offset)
+    def plant(patch: pytest.MonkeyPatch) -> None:
+        keep = KVCache.keep
+        patch.setattr(KVCache, "keep", lambda self, path, counts: keep(self, change(path), counts))
 
-    patch.setattr(KVCache, "_move", wrong)
+    return plant
 
 
-def not_moved(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(KVCache, "_first_to_move", lambda self, path, counts: max(counts))
+def stale_cache_entry(path: Tensor) -> Tensor:
+    """The last accepted node is not moved to where it belongs."""
+    return torch.cat((path[:, :-1], path[:, -2:-1]), dim=1) if path.shape[1] > 1 else path
+
+
+def not_moved(path: Tensor) -> Tensor:
+    return torch.arange(path.shape[1]).expand_as(path)
 
 
 def mask_leaks(node: int, sibling: int) -> Plant:
@@ -191,24 +193,15 @@ def mask_forgets_the_parent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(KVCache, "attention_mask", wrong)
 
 
-def with_scores(change: Callable[[Tensor, Tensor, TokenTree], Tensor]) -> Plant:
-    """Change the processed scores, given the logits and the tree."""
+def processor_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """On the branch of the first child the token with the largest logit is chosen, whatever the parameters are."""
+    choose = Sampler.choose
 
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        scores = Sampler._scores
-        patch.setattr(
-            Sampler, "_scores", lambda self, logits, tree: change(scores(self, logits, tree), logits, tree)
-        )
+    def wrong(self: Sampler, logits: Tensor, tree: TokenTree) -> Tensor:
+        chosen = choose(self, logits, tree)
+        return torch.where(tree.ancestor_mask[:, :, 1:2].any(2), logits.argmax(-1), chosen)
 
-    return plant
-
-
-def processor_forgotten(scores: Tensor, logits: Tensor, tree: TokenTree) -> Tensor:
-    """On the branch of the first child."""
-    if tree.tokens.shape[1] == 1:
-        return scores
-    branch = tree.ancestor_mask[:, :, 1].unsqueeze(2)
-    return torch.where(branch, logits.to(scores.dtype), scores)
+    patch.setattr(Sampler, "choose", wrong)
 
 
 def with_tree(change: Callable[[TokenTree], TokenTree]) -> Plant:
@@ -264,11 +257,11 @@ def raw_bonus(patch: pytest.MonkeyPatch) -> None:
 
 PLANTS: dict[str, Plant] = {
     "positions one too far": positions_one_too_far,
-    "stale cache entry": stale_cache_entry,
-    "path not moved": not_moved,
+    "stale cache entry": with_kept(stale_cache_entry),
+    "path not moved": with_kept(not_moved),
     "mask leaks a sibling": mask_leaks(2, 1),
     "mask forgets the parent": mask_forgets_the_parent,
-    "processor forgotten on one branch": with_scores(processor_forgotten),
+    "processor forgotten on one branch": processor_forgotten,
     "penalty without the path": with_tree(penalty_without_the_path),
     "one random number for two draws": with_tree(one_random_number),
     "accepts too much": with_verified(accepts_too_much),

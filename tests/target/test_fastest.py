@@ -5,34 +5,31 @@ from pathlib import Path
 import pytest
 import torch
 
-from clover.target import TargetModel, loading
+from clover.target import TargetModel
+from clover.target.loading import fastest_dtype
 from tests.families import tiny_model
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def test_small_targets_multiply_in_float32_and_gpus_in_bfloat16(tmp_path: Path) -> None:
+    tiny_model("llama").save_pretrained(tmp_path)
+    assert TargetModel.load(tmp_path, dtype="fastest", device="cpu").dtype == torch.float32
+    assert fastest_dtype(64, CUDA) == torch.bfloat16
 
 
 @pytest.mark.parametrize("faster", [torch.float32, torch.bfloat16])
-def test_the_dtype_that_multiplies_faster_is_taken(
-    faster: torch.dtype, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(loading, "_seconds", lambda rows, weight: 1.0 if rows.dtype == faster else 2.0)
-    tiny_model("llama").save_pretrained(tmp_path)
-    assert TargetModel.load(tmp_path, dtype="fastest", device="cpu").dtype == torch.float32  # it is tiny
-    monkeypatch.setattr(loading, "_SMALL", 1)
-    assert TargetModel.load(tmp_path, dtype="fastest", device="cpu").dtype == faster
-    assert loading.fastest_dtype(64, torch.device("cuda")) == torch.bfloat16
-
-
 @pytest.mark.parametrize(
-    ("faster", "slower", "again"), [(1.0, 10.0, False), (1.0, 1.4, True), (0.1, 0.2, True)]
+    ("least", "most", "again"), [(1.0, 10.0, False), (1.0, 1.4, True), (0.1, 0.2, True)]
 )
-def test_long_runs_that_clearly_differ_are_not_repeated(
-    faster: float, slower: float, again: bool, monkeypatch: pytest.MonkeyPatch
+def test_the_dtype_that_multiplies_faster_is_taken_and_clear_differences_are_not_repeated(
+    faster: torch.dtype, least: float, most: float, again: bool
 ) -> None:
     timed = []
 
     def seconds(rows: torch.Tensor, weight: torch.Tensor) -> float:
         timed.append(rows.dtype)
-        return slower if rows.dtype == torch.bfloat16 else faster
+        return least if rows.dtype == faster else most
 
-    monkeypatch.setattr(loading, "_seconds", seconds)
-    assert loading.fastest_dtype(loading._SMALL, torch.device("cpu")) == torch.float32
+    assert fastest_dtype(256, CPU, seconds) == faster
     assert (len(timed) > 2) == again

@@ -3,6 +3,7 @@
 import re
 import struct
 import time
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from statistics import median
@@ -80,7 +81,18 @@ def check_weights(weights: str | None, device: torch.device) -> str | None:
     return weights
 
 
-def fastest_dtype(hidden_size: int, device: torch.device) -> torch.dtype:
+def multiplying_seconds(rows: torch.Tensor, weight: torch.Tensor) -> float:
+    """Return the seconds of one product of rows [R, I] with weights [O, I]."""
+    started = time.perf_counter()
+    torch.nn.functional.linear(rows, weight)
+    return time.perf_counter() - started
+
+
+def fastest_dtype(
+    hidden_size: int,
+    device: torch.device,
+    seconds_of: Callable[[torch.Tensor, torch.Tensor], float] = multiplying_seconds,
+) -> torch.dtype:
     """Return bfloat16 or float32, whichever multiplies matrices of this size faster here; bfloat16 on a GPU.
 
     Small models spend their time between the products, where casts make bfloat16 the slower dtype. For large models one
@@ -92,18 +104,12 @@ def fastest_dtype(hidden_size: int, device: torch.device) -> torch.dtype:
         return torch.float32
     sizes, dtypes = (_TIMED_ROWS, 4 * hidden_size), (torch.float32, torch.bfloat16)
     products = {dtype: [torch.ones(size, hidden_size, dtype=dtype) for size in sizes] for dtype in dtypes}
-    seconds = {dtype: _seconds(*product) for dtype, product in products.items()}
+    seconds = {dtype: seconds_of(*product) for dtype, product in products.items()}
     faster, slower = sorted(seconds.values())
     if slower < _LONG or slower < _CLEARLY * faster:
         for dtype, product in products.items():
-            seconds[dtype] = median(_seconds(*product) for _ in range(_TIMED_RUNS))
+            seconds[dtype] = median(seconds_of(*product) for _ in range(_TIMED_RUNS))
     return min(seconds, key=seconds.__getitem__)
-
-
-def _seconds(rows: torch.Tensor, weight: torch.Tensor) -> float:
-    started = time.perf_counter()
-    torch.nn.functional.linear(rows, weight)
-    return time.perf_counter() - started
 
 
 def load_config(source: Source, trust_remote_code: bool) -> hf.PretrainedConfig:
