@@ -1,6 +1,8 @@
 """Compare methods on the prompts of a session, in turn, as long as there is time; and report what came out.
 
 `clover bench` and `clover demo` are both this; they differ in their methods, and in what is shown meanwhile.
+Whole texts take turns here, because a user waits for whole texts; `steps` lets single steps take turns, whose times a
+short measurement already knows.
 """
 
 import time
