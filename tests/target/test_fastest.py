@@ -19,9 +19,7 @@ def test_small_targets_multiply_in_float32_and_gpus_in_bfloat16(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("faster", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(
-    ("least", "most", "again"), [(1.0, 10.0, False), (1.0, 1.4, True), (0.1, 0.2, True)]
-)
+@pytest.mark.parametrize(("least", "most", "again"), [(1.0, 10.0, False), (1.0, 1.4, True), (0.1, 0.2, True)])
 def test_the_dtype_that_multiplies_faster_is_taken_and_clear_differences_are_not_repeated(
     faster: torch.dtype, least: float, most: float, again: bool
 ) -> None:

@@ -1,7 +1,8 @@
 """Time single decoding steps of several drafters, which alternate, a few steps each, within one run.
 
 Texts do not depend on what drafts, so drafters may change within a run: all see the same contexts, and whatever else
-the machine does slows all of them alike. (`comparison` lets whole texts take turns, prefill included.) `StepCost` is what is known of a tree's steps: their median, and a line
+the machine does slows all of them alike. (`comparison` lets whole texts take turns, prefill included.) `StepCost` is
+what is known of a tree's steps: their median, and a line
 
     seconds of a step that emits τ tokens of each sequence = fixed + per_token · τ,
 
