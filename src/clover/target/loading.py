@@ -81,7 +81,7 @@ def check_weights(weights: str | None, device: torch.device) -> str | None:
     return weights
 
 
-def multiplying_seconds(rows: torch.Tensor, weight: torch.Tensor) -> float:
+def _multiplying_seconds(rows: torch.Tensor, weight: torch.Tensor) -> float:
     """Return the seconds of one product of rows [R, I] with weights [O, I]."""
     started = time.perf_counter()
     torch.nn.functional.linear(rows, weight)
@@ -91,7 +91,7 @@ def multiplying_seconds(rows: torch.Tensor, weight: torch.Tensor) -> float:
 def fastest_dtype(
     hidden_size: int,
     device: torch.device,
-    seconds_of: Callable[[torch.Tensor, torch.Tensor], float] = multiplying_seconds,
+    seconds_of: Callable[[torch.Tensor, torch.Tensor], float] = _multiplying_seconds,
 ) -> torch.dtype:
     """Return bfloat16 or float32, whichever multiplies matrices of this size faster here; bfloat16 on a GPU.
 
