@@ -142,4 +142,4 @@ def test_tools_need_a_model_that_was_made_for_them(
     code, out, err = run_clover(
         "chat", "--target", tiny_target, "--tree", "plain", "--tools", tmp_path / "tools.json"
     )
-    assert (code, out) == (2, "") and "not made for tools" in err
+    assert (code, out) == (2, "") and "does not show the tool 'f'" in err

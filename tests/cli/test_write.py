@@ -59,7 +59,7 @@ def test_what_is_known_of_the_texts_stands_in_a_file_with_them(
     code, _, err = run("--prompts", prompts, "--temperature", 0.5)
     origin = json.loads((tmp_path / "out.origin.json").read_text())
     assert (code, origin["texts"]) == (0, 6)
-    assert "left out 1 texts; the first: " in err and "line 7: " in err and "at most 58 fit" in err
+    assert "left out 1 text; the first: " in err and "line 7: " in err and "at most 58 fit" in err
     assert list(origin["left_out"]) == ["text 7"]
     command = origin["provenance"]["command"]
     assert command.startswith("clover write --target") and command.endswith(
