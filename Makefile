@@ -84,7 +84,7 @@ clean:
 
 # llama.cpp is built here, for the processor of this machine, which takes a quarter of an hour or more. Without AMX:
 # llama-cpp-python 0.3.36 ends with a segmentation fault in its products with AMX (Q4_K_M, gcc 12).
-NO_AMX := -mno-amx-tile -mno-amx-int8 -mno-amx-bf16
+NO_AMX := $(if $(filter x86_64,$(shell uname -m)),-mno-amx-tile -mno-amx-int8 -mno-amx-bf16)
 
 .venv-llama/.installed: requirements/llama.txt
 	$(PYTHON) -m venv .venv-llama
