@@ -316,6 +316,7 @@ def test_the_key_is_asked_for_and_lives_as_long_as_the_tab(
 ) -> None:
     script.key = "schlüssel-ключ"
     page = visit(fake.url)
+    expect(page.locator("#key")).to_be_focused()
     page.press("#key", "Escape")
     page.click("#banner .retry")
     page.fill("#key", "wrong")

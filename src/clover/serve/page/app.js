@@ -8,7 +8,7 @@ import { Turn } from "./turn.js";
 const CHAT = ["Why does a bicycle stay upright?", "Write a short poem about rain.", "Give me ten uses of a paper clip."];
 const TEXT = ["def area(self):", "class Store:\n    def __init__(self, path):", "Once upon a time"];
 
-let model = null, chatting = true, turns = [], running = null, scrolled = 0;
+let model = null, early = false, chatting = true, turns = [], running = null, scrolled = 0;
 const inspector = new Inspector((run, index) => turns.forEach((turn) => turn.mark(run, index)));
 const page = {
   inspector,
@@ -35,6 +35,8 @@ async function start() {
   byId("forget").hidden = !apiKey.get();
   byId("send").disabled = false;
   setMode(model.chat ?? true);
+  if (early) byId("composer").requestSubmit(); // Enter was pressed before the server had named its model
+  early = false;
 }
 
 /** Say why there is no model yet, and offer to look again. */
@@ -205,7 +207,8 @@ byId("composer").addEventListener("invalid", (event) => {
 byId("prompt").addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || event.shiftKey || event.isComposing || touched()) return;
   event.preventDefault();
-  if (!byId("send").disabled) byId("composer").requestSubmit();
+  if (!model) early = true;
+  else if (!byId("send").disabled) byId("composer").requestSubmit();
 });
 byId("tools").addEventListener("input", () => byId("tools").setCustomValidity(toolsAreRead() ? "" : "This is no JSON list of tools."));
 byId("prompt").addEventListener("input", fitPrompt); // where CSS cannot
