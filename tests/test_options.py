@@ -9,7 +9,7 @@ import typer
 from typer.models import OptionInfo
 from typer.testing import CliRunner
 
-from clover.options import ModelOptions, command_line, takes_options
+from clover.options import ModelOptions, command_line, next_command, takes_options
 
 
 @dataclass(frozen=True)
@@ -77,3 +77,9 @@ def test_every_option_has_its_name() -> None:
     }
     assert named["dtype"] == ("--dtype",) and named["batch_size"] == ("--batch-size",)
     assert ... not in named.values() and "file" not in named
+
+
+def test_the_next_command_runs_the_same_target() -> None:
+    options = ModelOptions(target="my models/one", dtype="bfloat16", weights="int8")
+    line = next_command("use it", "serve", options, "--port", "80")
+    assert line == "use it: clover serve --target 'my models/one' --dtype bfloat16 --weights int8 --port 80"

@@ -238,7 +238,7 @@ def command_line(name: str, options: Any, files: str = "") -> str:
 def next_command(why: str, name: str, options: Any, *more: str) -> str:
     """Return a line that says what to do next, and the command that does it to the same target and draft."""
     words = ["clover", name]
-    for field in ("target", "draft", "dtype"):
+    for field in ("target", "draft", "dtype", "weights"):
         if value := getattr(options, field, None):
             words += ["--" + field, str(value)]
     return f"{why}: {shlex.join([*words, *more])}"
@@ -287,8 +287,10 @@ def hide_loading_bars() -> None:
 
 def print_left_out(problems: Collection[str], texts: int) -> None:
     """Print how many of some texts could not be used, and why the first could not; a warning if most could not."""
+    from clover.measure.report.words import number_of
+
     if problems:
-        count = f"{len(problems):,} text{'s' * (len(problems) > 1)}"
+        count = number_of(len(problems), "text")
         print(f"left out {count}; the first: {next(iter(problems))}", file=sys.stderr)
     if 2 * len(problems) > texts:
         print(

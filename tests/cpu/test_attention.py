@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from clover.cpu.attention import attend
+from clover.cpu.attention import OfLastMask, attend
 from clover.target import TargetModel
 from tests.families import tiny_model
 
@@ -93,3 +93,17 @@ def test_the_user_s_model_attends_as_before(family: str, monkeypatch: pytest.Mon
     with torch.no_grad():
         model(torch.tensor([[5]]))
     assert not calls
+
+
+def test_what_was_made_of_a_mask_is_its_own_though_another_thread_comes_between() -> None:
+    """The other thread's call stands inside the first one's work, which is where it would do harm."""
+    last, mask, other = OfLastMask(), torch.ones(2, 2), torch.zeros(2, 2)
+
+    def make() -> Tensor:
+        last.get(other, 1, lambda: other + 5)
+        return mask + 1
+
+    assert torch.equal(last.get(mask, 1, make), mask + 1)
+    assert torch.equal(last.get(mask, 1, lambda: mask + 9), mask + 1)
+    assert torch.equal(last.get(mask, 2, lambda: mask + 9), mask + 9)
+    assert torch.equal(last.get(other, 2, lambda: other + 7), other + 7)

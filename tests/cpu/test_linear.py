@@ -16,6 +16,7 @@ from clover.cpu.linear import (
     FastLinear,
     Int8Linear,
     PackedLinear,
+    SharedOutputs,
     can_have_int8,
     can_pack,
     int8_rows,
@@ -199,3 +200,15 @@ def test_rows_of_a_layer_may_have_int8_weights() -> None:
     torch.testing.assert_close(part(hidden), expected)
     found = linear.int8_linear(part)(hidden)
     assert (found - expected).norm() < 0.02 * expected.norm()
+
+
+def test_layers_of_one_input_get_their_own_outputs_though_another_thread_comes_between() -> None:
+    shared, inputs, others = SharedOutputs([2, 3]), torch.ones(1, 5), torch.zeros(1, 5)
+
+    def run(rows: torch.Tensor) -> torch.Tensor:
+        shared.part(others, 0, lambda _: others - 1)
+        return rows + torch.arange(5)
+
+    first, second = (shared.part(inputs, index, run) for index in range(2))
+    assert first.tolist() == [[1, 2]] and second.tolist() == [[3, 4, 5]]
+    assert shared.part(others, 1, lambda rows: rows + 8).tolist() == [[8, 8, 8]]  # nothing was kept

@@ -62,6 +62,8 @@ class ModelCache(Cache):
 class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethodOverride]
     """The cache of texts in rows, during and after forward passes."""
 
+    _of_layers, _multiple = 2, 1  # tensors of the storage that layers write; slots are read in such steps
+
     def __init__(self, *storage: Tensor) -> None:
         self.layers = []
         self.num_layers = storage[0].shape[0]
@@ -76,14 +78,18 @@ class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethod
         of its tree one after another.
         """
         start = self.length + after
-        end = start + num_tokens
-        if end > self.capacity:
-            self._grow(end)
+        read = self.padded(start + num_tokens)
+        if read > self.capacity:
+            self._grow(read)
         self._start, self._count, self._in_place = start, num_tokens, self.uniform
-        self._read_keys = self.keys.narrow(3, 0, end).unbind(0)
-        self._read_values = self.values.narrow(3, 0, end).unbind(0)
-        self._write_keys = self.keys.narrow(3, start, num_tokens).unbind(0)
-        self._write_values = self.values.narrow(3, start, num_tokens).unbind(0)
+        parts = self.used[: self._of_layers]
+        self._reads = [part.narrow(3, 0, read).unbind(0) for part in parts]
+        self._writes = [part.narrow(3, start, num_tokens).unbind(0) for part in parts]
+
+    @classmethod
+    def padded(cls, slots: int) -> int:
+        """Return how many slots are read where so many are filled."""
+        return -(-slots // cls._multiple) * cls._multiple
 
     def begin_fixed(self, num_tokens: int, room: int) -> None:
         """Announce a forward pass of N tokens, with padding, that a `FixedCache` runs over `storage` and `row_lengths`.
@@ -103,9 +109,9 @@ class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethod
         Return views [B, Hkv, S', Dk] and [B, Hkv, S', Dv] with S' = max(lengths) + after + N, as `begin` was called.
         """
         assert key_states.shape[2] == self._count, "begin(n) must announce the tokens of every forward"
-        self._write_keys[layer_idx].copy_(key_states)
-        self._write_values[layer_idx].copy_(value_states)
-        return self._read_keys[layer_idx], self._read_values[layer_idx]
+        for written, states in zip(self._writes, (key_states, value_states), strict=True):
+            written[layer_idx].copy_(states)
+        return self._reads[0][layer_idx], self._reads[1][layer_idx]
 
     def write_tokens(self, tokens: Tensor) -> None:
         """Store the new tokens Long [B, N], where the tokens of the texts are stored."""
@@ -196,7 +202,10 @@ class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethod
     def _close(self) -> None:
         super()._close()
         self._start, self._count, self._in_place = 0, 0, False
-        self._read_keys = self._read_values = self._write_keys = self._write_values = ()
+        self._reads, self._writes = (
+            list[Sequence[Tensor]](),
+            list[Sequence[Tensor]](),
+        )  # of each part, by layer
 
     def _first_to_move(self, path: Tensor, counts: Sequence[int]) -> int:
         """Return the smallest depth at which a path node is not in its final slot; max(counts) if there is none."""

@@ -9,6 +9,7 @@ Shapes: B batch, L layers, G key-value heads, S slots, N new tokens, Dk / Dv wid
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +21,8 @@ from clover.cache.kv import KVCache
 from clover.cache.rows import KVShape, zeros
 
 MOST = 127  # the largest whole number of eight bits whose negative is one, too
-SHIFT = 128  # one in the high plane of a key stands for as many in the low plane
+SHIFT = 128  # one in the high plane of a number of fifteen bits stands for as many in the low plane
 _LEAST = 1e-30  # of what is divided by
-MULTIPLE = (
-    64  # slots are read in such steps: products of other sizes are slower, and few sizes are made ready once
-)
 
 
 @dataclass(frozen=True)
@@ -48,8 +46,13 @@ class WholeTexts:
     @classmethod
     def of(cls, keys: Tensor, values: Tensor) -> Self:
         """Return keys [B, G, S, Dk] and values [B, G, S, Dv] of any floating dtype as whole numbers."""
-        high, whole, low, *scales = _planes(keys, values)
-        return cls(high, whole, low, *(scale.squeeze(-1) for scale in scales), count=keys.shape[2])
+        return cls.made_of(_planes(keys, values), keys.shape[2])
+
+    @classmethod
+    def made_of(cls, stored: Iterable[Tensor], count: int) -> Self:
+        """Return what is stored of texts, in the order of the fields: planes [B, G, S, D], and scales [B, G, S, 1]."""
+        high, values, low, *scales = stored
+        return cls(high, values, low, *(scale.squeeze(-1) for scale in scales), count=count)
 
 
 def whole_rows(rows: Tensor, most: int = MOST) -> tuple[Tensor, Tensor]:
@@ -79,6 +82,9 @@ class WholeCache(KVCache):
         storage: the planes and scales in the order of `WholeTexts`, [L, R, G, S, D] with D = 1 for scales.
     """
 
+    # Products of other sizes are slower than those of whole steps, and few sizes are made ready once.
+    _of_layers, _multiple = 5, 64
+
     @classmethod
     def new(cls, shape: KVShape, batch_size: int, capacity: int, like: Tensor, tokens: bool = False) -> Self:
         """Return a cache for B empty texts on the device of `like`; it grows when it needs more slots."""
@@ -86,23 +92,13 @@ class WholeCache(KVCache):
         num_layers, heads, key_width, value_width = shape
         kinds = [(key_width, torch.int8), (value_width, torch.int8), (key_width, torch.int8)]
         kinds += [(1, torch.float32)] * 2
-        slots = _padded(max(capacity, 1))
+        slots = cls.padded(max(capacity, 1))
         return cls(
             *(
                 zeros((num_layers, batch_size, heads, slots, width), dtype, like.device)
                 for width, dtype in kinds
             )
         )
-
-    def begin(self, num_tokens: int, after: int = 0) -> None:
-        """Announce a forward pass of N tokens in every row; grow if they do not fit."""
-        end = self.length + after + num_tokens
-        if _padded(end) > self.capacity:
-            self._grow(_padded(end))
-        super().begin(num_tokens, after)
-        self._end = end
-        self._reads = [part.narrow(3, 0, _padded(end)).unbind(0) for part in self.used]
-        self._writes = [part.narrow(3, end - num_tokens, num_tokens).unbind(0) for part in self.used]
 
     def update(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -115,14 +111,5 @@ class WholeCache(KVCache):
         assert key_states.shape[2] == self._count, "begin(n) must announce the tokens of every forward"
         for written, part in zip(self._writes, _planes(key_states, value_states), strict=True):
             written[layer_idx].copy_(part)
-        high, values, low, *scales = (part[layer_idx] for part in self._reads)
-        texts = WholeTexts(high, values, low, *(scale.squeeze(-1) for scale in scales), count=self._end)
+        texts = WholeTexts.made_of((part[layer_idx] for part in self._reads), self._start + self._count)
         return texts, texts
-
-    def _close(self) -> None:
-        super()._close()
-        self._end, self._reads, self._writes = 0, [], []
-
-
-def _padded(slots: int) -> int:
-    return -(-slots // MULTIPLE) * MULTIPLE

@@ -9,7 +9,8 @@ Shapes: B batch, Q query heads, G key-value heads, N new tokens, S slots seen, C
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,23 @@ from transformers.masking_utils import sdpa_mask
 _NAME = "clover_grouped"
 _chosen = {"sdpa"}  # names of what may be replaced by another attention
 _FEW = 256  # prompts, whose products have more rows, gain nothing
-_last: Any = None  # the mask that was repeated last, weakly, how, and the result
+
+
+class OfLastMask:
+    """What was made of the mask that came last, which is that of all layers of a pass, for use by several threads."""
+
+    def __init__(self) -> None:
+        self._kept: Any = None  # the mask, weakly; what else the result depends on; the result
+
+    def get(self, mask: Tensor, way: Hashable, make: Callable[[], Any]) -> Any:
+        """Return what `make` returns for a mask, or has returned for it; `way` says what else that depends on."""
+        kept = self._kept
+        if kept is None or kept[0]() is not mask or kept[1] != way:
+            self._kept = kept = weakref.ref(mask), way, make()
+        return kept[2]
+
+
+_repeated = OfLastMask()
 
 
 def attend(
@@ -45,20 +62,12 @@ def attend(
         )
     rows = query.unflatten(1, (-1, groups)).flatten(2, 3)
     if mask is not None and mask.shape[2] > 1:
-        mask = _repeated(mask, groups)
+        mask = _repeated.get(mask, groups, partial(mask.repeat, 1, 1, groups, 1))
     if alone := rows.shape[2] == 1:
         rows = rows.expand(-1, -1, 2, -1)  # the kernel is slower with one row than with two
     found = scaled_dot_product_attention(rows, key, value, mask, scale=scale)
     found = found[:, :, :1] if alone else found
     return found.unflatten(2, (groups, -1)).flatten(1, 2)
-
-
-def _repeated(mask: Tensor, groups: int) -> Tensor:
-    """Return the mask [B, 1, groups · N, S] of one [B, 1, N, S]; all layers of a pass have the same, so it is kept."""
-    global _last
-    if _last is None or _last[0]() is not mask or _last[1] != groups:
-        _last = weakref.ref(mask), groups, mask.repeat(1, 1, groups, 1)
-    return _last[2]
 
 
 def group_queries(module: nn.Module) -> None:

@@ -19,16 +19,15 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
+from clover.cache.whole import MOST, SHIFT
 from clover.cpu.apply import can_speed_up, layer_groups, shared_copy
 from clover.cpu.elementwise import compute_alike
-from clover.cpu.linear import MAX_INT8_BYTES, FastLinear, int8_linear, is_plain, may_replace
-from clover.cpu.whole_attention import attend_exactly
+from clover.cpu.linear import MAX_INT8_BYTES, FastLinear, SharedOutputs, int8_linear, is_plain, may_replace
+from clover.cpu.whole_attention import attend_exactly, trial
 from clover.errors import UserError
 
 INT8 = "int8"  # how users name these weights
 LINEAR = (nn.Linear, Conv1D)
-_MOST = 127  # the largest whole number of eight bits whose negative is one, too
-_SHIFT = 128  # one in the first of two rows stands for as many in the second
 _BLOCK = 128  # rows at once: what lies between the operators stays small
 _LOUD = 0.015  # of the outputs' length lost by rounding rows to eight bits: with more, they have fifteen
 _LARGE = 2**23  # numbers of an lm_head for which rounding the rows pays
@@ -53,12 +52,8 @@ def _signs_are_exact() -> bool:
 
 def _is_exact(way: Callable[["_Sums", Tensor], Tensor]) -> bool:
     """Return True if sums are exact for random numbers and for the largest ones that there are."""
-    generator = torch.Generator().manual_seed(0)
-    weight = torch.randint(-_MOST, _MOST + 1, (64, 1024), generator=generator, dtype=torch.int8)
-    rows = torch.randint(-_MOST, _MOST + 1, (32, 1024), generator=generator, dtype=torch.int8)
-    weight[0], weight[1], rows[0], rows[1] = _MOST, -_MOST, _MOST, -_MOST
-    sums = _Sums(weight, torch.ones(64))
-    expected = (rows.double() @ weight.double().T).float()
+    rows, weight, products = trial(32, 64, 1024)
+    sums, expected = _Sums(weight, torch.ones(64)), products.float()
     return all(torch.equal(way(sums, rows[:count]), expected[:count]) for count in (1, 2, 32))
 
 
@@ -98,7 +93,7 @@ class Int8Product:
 
     def __init__(self, weight: Tensor, fine: bool = False, bias: Tensor | None = None):
         exact = weight.detach().to(torch.float32)
-        scales = exact.abs().amax(1).clamp_min_(_LEAST).div_(_MOST)
+        scales = exact.abs().amax(1).clamp_min_(_LEAST).div_(MOST)
         whole = (exact / scales[:, None]).round_().to(torch.int8)
         self.fine, self._sums = fine, _Sums(whole, scales)
         self.bias = None if bias is None else bias.detach().to(torch.float32)
@@ -113,7 +108,7 @@ class Int8Product:
         """Return float32 [R, O]. Its operators are not fused: that could round otherwise at the end of a row."""
         whole = rows.to(torch.float32)
         scales = whole.abs().amax(1, keepdim=True).clamp_min_(_LEAST)
-        scales = scales.div_(_MOST * _SHIFT if self.fine else _MOST)
+        scales = scales.div_(MOST * SHIFT if self.fine else MOST)
         whole = (whole / scales).round_()
         outputs = (self._fine_sums(whole) if self.fine else self._sums(whole.to(torch.int8))).mul_(scales)
         return outputs if self.bias is None else outputs.add_(self.bias)
@@ -121,38 +116,25 @@ class Int8Product:
     def _fine_sums(self, whole: Tensor) -> Tensor:
         """Return the sums for whole numbers of fifteen bits: `whole` is 128 times one row of int8 plus another."""
         count, width = whole.shape
-        first = (whole / _SHIFT).round_()
+        first = (whole / SHIFT).round_()
         both = torch.empty(2 * count, width, dtype=torch.int8)
         both[:count] = first
-        both[count:] = whole.sub_(first, alpha=_SHIFT)
+        both[count:] = whole.sub_(first, alpha=SHIFT)
         sums = self._sums(both)
-        return sums[count:].add_(sums[:count], alpha=_SHIFT)
+        return sums[count:].add_(sums[:count], alpha=SHIFT)
 
 
-class _Shared:
-    """One product for several layers that read the same input.
-
-    A model calls the layers one by one. The first call computes the outputs of all and keeps them; the following calls
-    return their parts if they come with the very tensor that the first call had. A call with another tensor starts
-    again, so that the result is right in any order of calls.
-    """
+class _Shared(SharedOutputs):
+    """One product for layers that read the same input: of rows [R, I] and a dtype."""
 
     def __init__(self, product: Callable[[Tensor, torch.dtype], Tensor], sizes: Sequence[int]):
-        self.product, self.sizes = product, sizes
-        self.inputs: Tensor | None = (
-            None  # of the last product, until the last layer has returned its outputs
-        )
-        self.outputs: Sequence[Tensor] = ()
+        super().__init__(sizes)
+        self.product = product
 
     def __call__(self, inputs: Tensor, index: int) -> Tensor:
         """Return the outputs [R, O] of layer `index` for inputs [..., I], in their dtype."""
-        if index == 0 or inputs is not self.inputs:
-            rows = inputs.reshape(-1, inputs.shape[-1])
-            self.inputs, self.outputs = inputs, self.product(rows, inputs.dtype).split(self.sizes, dim=1)
-        output = self.outputs[index]
-        if index == len(self.sizes) - 1:
-            self.inputs, self.outputs = None, ()  # so that no memory is held until the next step
-        return output
+        rows = inputs.reshape(-1, inputs.shape[-1])
+        return self.part(inputs, index, lambda _: self.product(rows, inputs.dtype))
 
 
 class Int8Layer(nn.Module):
@@ -249,11 +231,12 @@ class _Noise:
         self.product.fine = True
         fine = self.product(rows)
         self.product.fine = False
-        lost = (self.product(rows) - fine).square().sum(1)
+        rounded = self.product(rows)
+        lost = (rounded - fine).square().sum(1)
         if self.product.bias is not None:
             fine = fine - self.product.bias
         self._shares.append((lost / fine.square().sum(1).clamp_min_(_LEAST)).sqrt_())
-        return self.product(rows, dtype)
+        return rounded.to(dtype)
 
     @property
     def mean(self) -> float:

@@ -15,7 +15,7 @@ weights must not change after that.
 Shapes: O outputs and I inputs of one layer.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -64,25 +64,38 @@ class PackedLinear:
         )
 
 
-class _Product:
-    """The product of one layer, or one product for several layers that read the same input.
+class SharedOutputs:
+    """The outputs of layers that read the same input, computed by one product.
 
-    A model calls the layers of such a group one by one. The first call computes the outputs of all of them and keeps
-    them; the following calls return their parts if they come with the very tensor that the first call had. A call with
-    another tensor starts again, so that the result is right in any order of calls.
+    A model calls the layers one by one. The first call computes the outputs of all of them and keeps them; the
+    following calls return their parts if they come with the very tensor that the first call had. A call with another
+    tensor starts again, so that the result is right in any order of calls, and from several threads.
     """
+
+    def __init__(self, sizes: Sequence[int]):
+        self._sizes = sizes
+        self._kept: tuple[Tensor, Sequence[Tensor]] | None = None  # inputs and outputs
+
+    def part(self, inputs: Tensor, index: int, run: Callable[[Tensor], Tensor]) -> Tensor:
+        """Return the outputs [..., O] of layer `index`; `run` returns those of all layers, side by side."""
+        kept = self._kept
+        if index == 0 or kept is None or kept[0] is not inputs:
+            kept = inputs, run(inputs).split(self._sizes, dim=-1)
+        # After the last layer nothing is kept, so that no memory is held until the next step.
+        self._kept = kept if index < len(self._sizes) - 1 else None
+        return kept[1][index]
+
+
+class _Product(SharedOutputs):
+    """The product of one layer, or one product for several layers that read the same input."""
 
     def __init__(self, layers: Sequence[Any], packed: bool, int8: bool):
         self.weights, self.biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
-        self.sizes, self.width = [len(weight) for weight in self.weights], self.weights[0].shape[1]
-        self.packed = packed
+        super().__init__([len(weight) for weight in self.weights])
+        self.packed, self.width = packed, self.weights[0].shape[1]
         self.int8_rows = int8_rows(packed) if int8 else 0
         self.least = 1 if max(weight.numel() for weight in self.weights) < MIN_ELEMENTS_OF_ONE_ROW else 0
         self.made: dict[str, Int8Linear | PackedLinear] = {}
-        self.inputs: Tensor | None = (
-            None  # of the last product, until the last layer has returned its outputs
-        )
-        self.outputs: Sequence[Tensor] = ()  # of the last product, one tensor per layer
 
     def __call__(self, inputs: Tensor, index: int) -> Tensor | None:
         """Return the outputs of layer `index`; None if the plain product is faster."""
@@ -93,15 +106,7 @@ class _Product:
             run = self._make("packed")
         else:
             return None
-        last = len(self.sizes) - 1
-        if last == 0:
-            return run(inputs)
-        if index == 0 or inputs is not self.inputs:
-            self.inputs, self.outputs = inputs, run(inputs).split(self.sizes, dim=-1)
-        output = self.outputs[index]
-        if index == last:
-            self.inputs, self.outputs = None, ()  # so that no memory is held until the next step
-        return output
+        return self.part(inputs, index, run)
 
     def _make(self, kind: str) -> Int8Linear | PackedLinear:
         """Return the product with int8 or packed weights, made on the first call."""

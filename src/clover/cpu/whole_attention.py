@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from clover.cache.whole import MULTIPLE, SHIFT, WholeTexts, whole_rows
-from clover.cpu.attention import choose_attention
+from clover.cache.whole import MOST, SHIFT, WholeCache, WholeTexts, whole_rows
+from clover.cpu.attention import OfLastMask, choose_attention
 
 _NAME = "clover_whole"
 _BLOCK = 2**18  # scores that are computed at once, so that they stay in the processor's cache
@@ -32,7 +32,7 @@ _TOP = (
 )
 _SUMMED = 1024
 _PLANE = 256  # one in the high plane of a weight stands for as many in the low plane
-_MOST = 127 * _PLANE  # the largest weight of a value
+_MOST = MOST * _PLANE  # the largest weight of a value
 _LEAST = 1e-30
 
 
@@ -92,7 +92,7 @@ def attend(
     scales = [part.reshape(batch * groups, 1, 1, slots) for part in (texts.key_scales, texts.value_scales)]
     found = query.new_empty(batch * groups, heads // groups, count, texts.values.shape[-1])
     for pairs, tokens in _blocks(rows.shape[0], rows.shape[1], count, slots):
-        end = min(-(-seen.end(tokens.start, tokens.stop) // MULTIPLE) * MULTIPLE, slots)
+        end = min(WholeCache.padded(seen.end(tokens.start, tokens.stop)), slots)
         high, low, values = (part[pairs, :end] for part in flat)
         key_scales, value_scales = (part[pairs, ..., :end] for part in scales)
         scores = (
@@ -117,13 +117,19 @@ def _blocks(pairs: int, group: int, count: int, slots: int) -> Iterator[tuple[sl
 @lru_cache(maxsize=1)
 def _products_are_exact() -> bool:
     """Return True if this processor adds products of int8 exactly; AVX2 without VNNI does not."""
+    left, right, products = trial(48, 48, 999)
+    return all(torch.equal(torch._int_mm(left[:rows], right.T), products[:rows].int()) for rows in (1, 6, 48))
+
+
+def trial(rows: int, columns: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return int8 [rows, width] and [columns, width], random and the largest there are, and their products, float64."""
     generator = torch.Generator().manual_seed(0)
     left, right = (
-        torch.randint(-127, 128, (48, 999), generator=generator, dtype=torch.int8) for _ in range(2)
+        torch.randint(-MOST, MOST + 1, (count, width), generator=generator, dtype=torch.int8)
+        for count in (rows, columns)
     )
-    left[0], left[1], right[0], right[1] = 127, -127, 127, -127
-    expected = (left.double() @ right.double().T).int()
-    return all(torch.equal(torch._int_mm(left[:rows], right.T), expected[:rows]) for rows in (1, 6, 48))
+    left[0], left[1], right[0], right[1] = MOST, -MOST, MOST, -MOST
+    return left, right, left.double() @ right.double().T
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
@@ -169,18 +175,16 @@ def _total(weights: Tensor) -> Tensor:
     return sums[0] if len(sums) == 1 else torch.stack(sums).sum(0)
 
 
-_last: tuple[Any, _Seen] | None = None  # the mask that was read last: all layers of a forward pass share it
+_seen = OfLastMask()
 
 
 def _read_mask(mask: Tensor | None, query: Tensor, groups: int, count: int, causal: bool) -> _Seen:
     """Return what a mask [B or 1, Q or 1, N, S] says, Bool or added to the scores; without one, text is causal."""
-    global _last
     if mask is None:
         tokens = query.shape[2]
         return _causal(tokens) if causal and tokens > 1 else _Seen(count)
-    if _last is None or _last[0] is not mask:
-        _last = mask, _seen_by(mask, query.shape[1], groups)
-    return _last[1]
+    heads = query.shape[1]
+    return _seen.get(mask, (heads, groups), lambda: _seen_by(mask, heads, groups))
 
 
 @lru_cache(maxsize=2)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from clover.drafting.base import DraftInput
-from clover.sampling import GrammarState, Sampler
+from clover.sampling import GrammarState
 
 
 class Guide:
@@ -31,7 +31,7 @@ class Guide:
     @classmethod
     def of(cls, batch: DraftInput, d2t: Tensor | None = None) -> Guide | None:
         """Return the guide of a step; None if no text has a grammar, or the step is compiled."""
-        states = batch.sampler.grammar_states if isinstance(batch.sampler, Sampler) else ()
+        states = batch.sampler.grammar_states
         return cls(states, d2t) if states else None
 
     def expand(self, places: Sequence[int]) -> None:

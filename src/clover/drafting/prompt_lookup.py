@@ -11,7 +11,7 @@ from pydantic import Field
 from clover.drafting.base import Drafter, DraftInput
 from clover.drafting.tree import Tree
 from clover.drafts.ngrams import RepeatingText
-from clover.sampling import GrammarState, Sampler
+from clover.sampling import GrammarState
 from clover.tree import TokenTree, TreeShape
 from clover.tree.shape import MOST
 from clover.validation import checked
@@ -48,8 +48,7 @@ class LookupDrafter(Drafter):
     def grow(self, batch: DraftInput) -> TokenTree:
         root, texts = batch.root, batch.texts()
         found = [[] if text is None else text.following(self.max_depth) for text in texts]
-        states = batch.sampler.grammar_states if isinstance(batch.sampler, Sampler) else ()
-        for row, state in enumerate(states):
+        for row, state in enumerate(batch.sampler.grammar_states):
             if state is not None and texts[row] is not None:
                 found[row] = _allowed(found[row], state, self.max_depth)
         if not any(found):

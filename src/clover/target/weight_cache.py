@@ -33,16 +33,8 @@ _MAKERS = ("transformers", "gguf", "torch")  # packages whose versions may chang
 _PLACE = "CLOVER_CACHE"  # the environment variable that names another directory
 _ENDS = 2**20  # bytes at both ends of a file that tell it from others of its size and time
 _BLOCK = 2**17  # numbers of 8 bytes that are summed up
-_NUMBERS = (
-    "float64",
-    "float32",
-    "float16",
-    "int64",
-    "int32",
-    "int16",
-    "int8",
-    "uint8",
-)  # that entries may hold
+# These may be in entries, and bfloat16.
+_NUMBERS = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8")
 _NO_SUMS = "0" * 32
 DTYPES = {getattr(torch, name): name[0].upper() + name.lstrip("floatuin") for name in _NUMBERS} | {
     torch.bfloat16: "BF16"
