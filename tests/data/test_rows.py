@@ -226,7 +226,7 @@ def test_json_lines_by_another_name_are_recognised(tmp_path: Path) -> None:
             b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n",
             "pointer of Git LFS.*git lfs pull",
         ),
-        (gzip.compress(b'{"text": "a"}\n'), "compressed by gzip; unpack it"),
+        (gzip.compress(b'{"text": "a"}\n', mtime=0), "compressed by gzip; unpack it"),
         ('{"text": "a"}\n'.encode("utf-16"), "UTF-16 text; convert it"),
         (b"<!DOCTYPE html><html>", "web page in the place"),
     ],
