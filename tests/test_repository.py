@@ -162,6 +162,7 @@ BUDGET = {
     "metrics": (90, 1, 1),
     "options": (300, 1, 9),  # --threads, --grammar
     "reference": (90, 1, 2),  # refuses NaN
+    "rejection": (53, 1, 2),
     "sampling": (1090, 11, 17),  # draws that hash little
     "serve": (
         1940,
@@ -178,7 +179,7 @@ BUDGET = {
     "train": (2050, 16, 52),  # measures held-out texts again when the vocabulary was cut
     "tree": (280, 4, 3),  # roots left alone
     "validation": (170, 1, 9),
-    "verify": (165, 1, 6),  # counts finite logits
+    "verify": (110, 1, 3),
     "verify_host": (70, 1, 1),
     "write": (262, 1, 4),  # tools are kept in what is written
 }

@@ -7,7 +7,7 @@ from scipy.stats import chi2
 
 from clover.sampling import Sampler, SamplingParams
 from clover.tree import CLOVER2_TREE, TokenTree, TreeShape
-from clover.verify import Verified, finite_counts, verify
+from clover.verify import verify
 from tests.slow_sampling import slow_probs
 
 VOCAB = 10
@@ -203,17 +203,3 @@ def test_the_same_test_with_fewer_draws_finds_a_slip(slip):
     params = SamplingParams(temperature=1.5, repetition_penalty=4.0)
     alarm = p_value(drawn_pairs(params, 20_000, slip), exact_pairs(params)) < FALSE_ALARM_RATE
     assert alarm == bool(slip)
-
-
-def test_logits_that_cannot_be_used_are_counted() -> None:
-    nan, inf = torch.nan, torch.inf
-    logits = torch.tensor(
-        [
-            [[0.0, 1.0], [nan, 1.0], [0.0, 1.0]],
-            [[0.0, inf], [0.0, 1.0], [0.0, 1.0]],
-            [[0.0, 1.0], [-inf, -inf], [-inf, 0.0]],
-            [[0.0, -inf], [0.0, -inf], [nan, nan]],
-        ]
-    )
-    path, counts = torch.tensor([[0, 1, 2], [0, 1, 1], [0, 2, 1], [0, 1, 2]]), torch.tensor([3, 2, 3, 2])
-    assert finite_counts(logits, Verified(path, counts, path)).tolist() == [1, 0, 2, 2]

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from clover import verify_host
+from clover.rejection import draw_rule
 from clover.tree import Draws, TokenTree, TreeShape
-from clover.verify import draw_rule, verify_drawn
+from clover.verify import verify_drawn
 
 VOCAB = 5
 FAN = TreeShape.from_paths([(0,), (1,), (2,)])

@@ -1,9 +1,8 @@
 """Lossless verification: how far down a token tree the target model's own tokens lead. Two rules.
 
-Token matching (`verify`) serves every tree that was drafted independently of the target's random numbers; recursive
+Token matching (`verify`) serves every tree that was drafted independently of the target's random numbers. Recursive
 rejection sampling (`verify_drawn`) serves trees whose children were drawn from the draft without replacement. Nothing
-here waits for the device; only `draw_rule` loops, over the children of one node. On a CPU `clover.verify_host` replaces
-`verify_drawn` (`clover.engine.verifiers` chooses).
+here waits for the device. On a CPU `clover.verify_host` replaces `verify_drawn` (`clover.engine.verifiers` chooses).
 
 Shapes: B batch, N nodes (root included), D depth, P nodes whose children were drawn, K children at most, V vocabulary.
 """
@@ -13,8 +12,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from clover.rejection import draw_rule
 from clover.sampling.numbers import most_probable
-from clover.tree import Draws, TokenTree
+from clover.tree import TokenTree
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,7 @@ class Verified:
         counts: Long [B]; nodes on the path, root included. As many tokens are emitted: the accepted ones and the
             bonus token.
         tokens: Long, as wide as `path`; the emitted tokens, padded by 0.
-        finite: Long [B]; emitted tokens before the first one whose logits cannot be used (`finite_counts`). None if
-            that was not tested.
+        finite: Long [B]; emitted tokens before the first one whose logits cannot be used. None if not counted.
     """
 
     path: Tensor
@@ -39,9 +38,8 @@ class Verified:
 def verify(tree: TokenTree, choices: Tensor) -> Verified:
     """Walk down each tree as long as a child carries the token that the target chose at its parent.
 
-    The choice at the node where the walk ends is the bonus token. Each emitted token is the target's own draw after
-    the text before it, so the text is that of plain decoding. Where siblings carry the same token, the deepest walk
-    counts.
+    The choice at the node where the walk ends is the bonus token. Each emitted token is the target's own choice after
+    the text before it, so the text is that of plain decoding. Of siblings with the same token the deepest walk counts.
 
     Args:
         tree: the drafted tokens.
@@ -58,35 +56,22 @@ def verify(tree: TokenTree, choices: Tensor) -> Verified:
     return Verified(path, counts, choices.gather(1, path).masked_fill(index >= counts.unsqueeze(1), 0))
 
 
-def finite_counts(logits: Tensor, verified: Verified) -> Tensor:
-    """Count the emitted tokens before the first one whose logits cannot be used, Long [B], by logits [B, N, V].
-
-    Logits cannot be used if one is NaN or +inf, or none is finite; -inf excludes a token.
-    """
-    path = verified.path
-    if logits.shape[1] > 1:  # a path has fewer nodes than its tree
-        logits = logits[torch.arange(len(path), device=path.device).unsqueeze(1), path]
-    bad = ~logits.amax(-1).isfinite()
-    bad &= torch.arange(bad.shape[1], device=bad.device) < verified.counts.unsqueeze(1)
-    return torch.where(bad.any(1), bad.long().argmax(1), verified.counts)
-
-
 def verify_drawn(tree: TokenTree, target_probs: Tensor, tests: Tensor, bonus: Tensor) -> Verified:
     """Walk down each tree as long as a child, tested in the order of the draws, is accepted.
 
-    Exact when the three kinds of random numbers (draws, tests, bonus token) are independent. A greedy sequence has
-    its target distribution all on one token; it accepts this token and no other.
+    The rule is in `clover.rejection`. It is exact when the random numbers of draws, tests and bonus tokens are
+    independent. A greedy target has its whole distribution on one token, and accepts no other.
 
     Args:
         tree: the drafted tokens, with `draws`.
         target_probs: float64 [B, N, V], after all processors (`Sampler.target_probs`).
         tests: float64 [B, N] in (0, 1), one number for the test of each node (`Sampler.test_numbers`).
-        bonus: float32 [B, D + 1, V], the Gumbel numbers that choose the bonus token after a walk that ends at each
-            depth (`Sampler.gumbels`).
+        bonus: float32 [B, D + 1, V], Gumbel numbers for the bonus token of a walk to each depth (`Sampler.gumbels`).
 
     Below, the target gives the drawn token half the draft's probability, and the test number is less than a half.
 
     >>> from dataclasses import replace
+    >>> from clover.tree import Draws
     >>> tree = TokenTree.from_parents(torch.tensor([[0, 1]]), torch.tensor([[-1, 0]]))
     >>> draws = Draws(torch.tensor([[[0.0, 0.8, 0.2]]]).double(), torch.tensor([[0]]), torch.tensor([[[1]]]))
     >>> target_probs = torch.tensor([[[0.5, 0.4, 0.1], [1.0, 0.0, 0.0]]]).double()
@@ -96,70 +81,30 @@ def verify_drawn(tree: TokenTree, target_probs: Tensor, tests: Tensor, bonus: Te
     """
     draws = tree.draws
     assert draws is not None, "the tree has no draws, which recursive rejection sampling needs"
-    vocabulary = target_probs.shape[2]
-    at_nodes = target_probs.gather(1, draws.nodes.unsqueeze(2).expand(-1, -1, vocabulary))
-    thresholds, residual = draw_rule(tree, draws, at_nodes)
+    thresholds, residual = draw_rule(tree, draws, target_probs.take_along_dim(draws.nodes.unsqueeze(2), 1))
     children = draws.children.flatten(1).clamp(min=0)
     passed = tests.gather(1, children).view_as(thresholds) < thresholds
-    first = (passed & (passed.cumsum(2) == 1)).flatten(1)  # a child is accepted if no earlier sibling was
+    first = (passed & (passed.cumsum(2) == 1)).flatten(1)  # A child is accepted if no earlier sibling was.
     path, counts = _walk(tree, torch.zeros_like(tree.tokens).scatter_add(1, children, first.long()) > 0)
 
     last, depth = path[:, -1:], counts.unsqueeze(1) - 1
-    refused = draws.nodes == last  # the walk ends at a node with drawn children: their residual is left
-    slot = refused.long().argmax(1).view(-1, 1, 1).expand(-1, -1, vocabulary)
-    whole = target_probs.gather(1, last.unsqueeze(2).expand(-1, -1, vocabulary)).squeeze(1)
-    left = torch.where(refused.any(1, keepdim=True), residual.gather(1, slot).squeeze(1), whole)
-    numbers = bonus.gather(1, depth.unsqueeze(2).expand(-1, -1, vocabulary)).squeeze(1)
-    token = most_probable(left.log() + numbers).unsqueeze(1)
+    refused = draws.nodes == last  # The walk ended at a node with drawn children, of which all were refused.
+    slot = refused.long().argmax(1).view(-1, 1, 1)
+    after_refusals, whole = (
+        residual.take_along_dim(slot, 1),
+        target_probs.take_along_dim(last.unsqueeze(2), 1),
+    )
+    left = torch.where(refused.any(1).view(-1, 1, 1), after_refusals, whole)
+    token = most_probable(left.log() + bonus.take_along_dim(depth.unsqueeze(2), 1))
     index = torch.arange(path.shape[1], device=path.device)
     followed = tree.tokens.gather(1, path).roll(-1, dims=1)
     return Verified(path, counts, torch.where(index == depth, token, followed.masked_fill(index > depth, 0)))
 
 
-def draw_rule(tree: TokenTree, draws: Draws, target_probs: Tensor) -> tuple[Tensor, Tensor]:
-    """Work out the rule at all nodes with drawn children, of target_probs float64 [B, P, V] at `draws.nodes`.
-
-    Child x is accepted with probability min(1, r(x) / q(x)), where r is the target's distribution and q the draft's
-    at first; when it is refused, r becomes the positive part of r - q and q loses x, both normalised anew (recursive
-    rejection sampling without replacement: EAGLE, 2401.15077, section 3.3). Padding is not tested.
-
-    Returns:
-        thresholds: float64 [B, P, K]; a child is accepted if its test number is below this, and those of the children
-            drawn before it were not below theirs. 0 where there is no child.
-        residual: float64 [B, P, V]; the distribution of the bonus token after all children were refused.
-    """
-    target, draft, thresholds = target_probs, draws.draft_probs, list[Tensor]()
-    for child in draws.children.unbind(2):
-        node = child.clamp(min=0)
-        token = tree.tokens.gather(1, node).unsqueeze(2)
-        drawn = draft.gather(2, token)
-        exists = ((child >= 0) & (tree.parents.gather(1, node) >= 0)).unsqueeze(2) & (drawn > 0)
-        ratio = torch.where(exists, target.gather(2, token) / drawn, 0.0)
-        thresholds.append(ratio.clamp(max=1.0).squeeze(2))
-        residual, undrawn = after_refusal(target, draft, token)
-        target, draft = torch.where(exists, residual, target), torch.where(exists, undrawn, draft)
-    return torch.stack(thresholds, dim=2), target
-
-
-def after_refusal(target: Tensor, draft: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both distributions [..., V] after the token [..., 1] that was drawn from `draft` has been refused."""
-    residual = _normalised((target - draft).clamp(min=0), target)
-    return residual, _normalised(draft.scatter(-1, token, 0.0), draft)
-
-
-def _normalised(weights: Tensor, otherwise: Tensor) -> Tensor:
-    """Return probabilities [..., V]; `otherwise` where all weights are zero, which only rounding brings about."""
-    total = weights.sum(-1, keepdim=True)
-    return torch.where(total > 0, weights / total, otherwise)
-
-
 def _walk(tree: TokenTree, accepted: Tensor) -> tuple[Tensor, Tensor]:
     """Go down as far as nodes are accepted, Bool [B, N], the root aside; return `path` and `counts` of `Verified`."""
-    nodes, device = tree.tokens.shape[1], tree.tokens.device
-    refused = ~accepted
-    refused[:, 0] = False
-    off_path = (refused.unsqueeze(1) & tree.ancestor_mask).any(2)
+    off_path = (~accepted.unsqueeze(1) & tree.ancestor_mask)[:, :, 1:].any(2)
     last = tree.depths.masked_fill(off_path, -1).argmax(1, keepdim=True)
-    on_path = tree.ancestor_mask.gather(1, last.unsqueeze(2).expand(-1, -1, nodes)).squeeze(1)
-    path = torch.where(on_path, torch.arange(nodes, device=device), last).sort(1).values
+    on_path = tree.ancestor_mask.take_along_dim(last.unsqueeze(2), 1).squeeze(1)
+    path = torch.where(on_path, torch.arange(on_path.shape[1], device=last.device), last).sort(1).values
     return path[:, : tree.max_depth + 1], on_path.sum(1)

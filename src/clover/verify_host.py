@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from clover.rejection import after_refusal
 from clover.sampling.numbers import most_probable
 from clover.tree import Draws, TokenTree
-from clover.verify import Verified, after_refusal
+from clover.verify import Verified
 
 
 def verify_drawn(

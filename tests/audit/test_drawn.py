@@ -17,10 +17,11 @@ from torch import Tensor
 import clover.verify as verify_module
 from clover.audit.judge import AuditResult
 from clover.engine.verifiers import Verifier
+from clover.rejection import draw_rule
 from clover.sampling import Sampler
 from clover.target import TargetModel
 from clover.tree import TokenTree
-from clover.verify import draw_rule, verify_drawn
+from clover.verify import verify_drawn
 from tests.audit.conftest import audit_of
 
 Plant = Callable[[pytest.MonkeyPatch], None]

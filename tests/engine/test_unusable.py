@@ -11,6 +11,7 @@ from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, PrefixStore, Request
 from clover.engine.batch import Batch
 from clover.engine.runner import Runner
+from clover.engine.verifiers import finite_counts
 from clover.errors import UserError
 from clover.sampling import SamplingParams
 from clover.target import TargetModel, TargetOutput
@@ -168,3 +169,17 @@ def test_half_precision_names_a_wider_one() -> None:
         target.final_norm.weight.mul_(1e5)  # its products leave float16
     with pytest.raises(UserError, match="in float16; .* bfloat16 or float32"):
         list(Engine(target).run([Request((3, 4), 4)]))
+
+
+def test_logits_that_cannot_be_used_are_counted() -> None:
+    nan, inf = torch.nan, torch.inf
+    logits = torch.tensor(
+        [
+            [[0.0, 1.0], [nan, 1.0], [0.0, 1.0]],
+            [[0.0, inf], [0.0, 1.0], [0.0, 1.0]],
+            [[0.0, 1.0], [-inf, -inf], [-inf, 0.0]],
+            [[0.0, -inf], [0.0, -inf], [nan, nan]],
+        ]
+    )
+    path, counts = torch.tensor([[0, 1, 2], [0, 1, 1], [0, 2, 1], [0, 1, 2]]), torch.tensor([3, 2, 3, 2])
+    assert finite_counts(logits, Verified(path, counts, path)).tolist() == [1, 0, 2, 2]

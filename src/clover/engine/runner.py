@@ -15,10 +15,10 @@ from clover.drafting import Drafter
 from clover.engine.batch import Batch
 from clover.engine.timing import timed
 from clover.engine.uncommitted import Uncommitted
-from clover.engine.verifiers import verifier_for
+from clover.engine.verifiers import finite_counts, verifier_for
 from clover.target import Target, TargetOutput
 from clover.tree import TokenTree
-from clover.verify import Verified, finite_counts
+from clover.verify import Verified
 
 
 @dataclass(frozen=True)

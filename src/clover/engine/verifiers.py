@@ -55,3 +55,16 @@ def _probs_after(sampler: Sampler, logits: Tensor, tree: TokenTree, paths: Tenso
     chain = TokenTree.from_shape(shape, tree.tokens.gather(1, paths))
     on_path = logits.gather(1, paths.unsqueeze(2).expand(-1, -1, logits.shape[2]))
     return sampler.last_probs(on_path.double(), chain)
+
+
+def finite_counts(logits: Tensor, verified: Verified) -> Tensor:
+    """Count the emitted tokens before the first one whose logits cannot be used, Long [B], by logits [B, N, V].
+
+    Logits cannot be used if one is NaN or +inf, or none is finite; -inf excludes a token.
+    """
+    path = verified.path
+    if logits.shape[1] > 1:  # a path has fewer nodes than its tree
+        logits = logits[torch.arange(len(path), device=path.device).unsqueeze(1), path]
+    bad = ~logits.amax(-1).isfinite()
+    bad &= torch.arange(bad.shape[1], device=bad.device) < verified.counts.unsqueeze(1)
+    return torch.where(bad.any(1), bad.long().argmax(1), verified.counts)

@@ -27,6 +27,7 @@ from clover.engine.compiled.forward import run_fixed
 from clover.engine.compiled.padding import filled, filled_tree, node_size
 from clover.engine.runner import Runner, StepResult
 from clover.engine.timing import timed
+from clover.engine.verifiers import finite_counts
 from clover.errors import UserError
 from clover.sampling import GumbelNoise
 from clover.sampling.numbers import most_probable
@@ -35,7 +36,7 @@ from clover.target.decoder import DecoderStack
 from clover.target.session import CachedSession
 from clover.target.support import check_fixed_shapes
 from clover.tree import TokenTree
-from clover.verify import Verified, finite_counts, verify
+from clover.verify import Verified, verify
 
 _GRAPHS = 256  # of one function; PyTorch's own limit of 8 is for shapes that nobody counts
 _Storage = tuple[Tensor, ...]  # of a `KVCache`
