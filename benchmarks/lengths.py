@@ -21,7 +21,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from clover.drafts import DraftModel, RecallDraft, load_draft
 from clover.engine import Engine, Request
-from clover.measure.timing import decode
+from clover.measure.timing import time_decoding
 from clover.target import TargetModel
 
 CONTEXT, VOCAB = 32_768, 4096
@@ -38,7 +38,7 @@ def main() -> None:
         )
         for tree in ("plain", *options.tree):
             engine = Engine(target, None if tree == "plain" else draft, tree)
-            run = decode(engine, [Request(prompt, options.max_new_tokens, eos=())], synchronize=True)
+            run = time_decoding(engine, [Request(prompt, options.max_new_tokens, eos=())], synchronize=True)
             decoding, steps = run.clock.decoding_seconds, run.acceptance.steps
             found = {"prompt": length, "new": run.tokens, "tree": tree, "tau": round(run.acceptance.tau, 3)}
             found |= {

@@ -19,7 +19,7 @@ from clover import assets
 from clover.drafting import StaticTree, parse_tree
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine
-from clover.measure.comparison import measure
+from clover.measure.comparison import measure_methods
 from clover.measure.methods import Method
 from clover.measure.session import choose_prompts
 from clover.measure.step_costs import measure_steps
@@ -48,7 +48,7 @@ def main() -> None:
         methods = [
             Method(one.drafted.step.tree, Engine(target, draft, one.drafted.step.tree)) for one in costs
         ]
-        plain, *others = measure([Method("plain", Engine(target)), *methods], [batch], options.rounds)
+        plain, *others = measure_methods([Method("plain", Engine(target)), *methods], [batch], options.rounds)
         for cost, one in zip(costs, others, strict=True):
             tau, tree = one.tau.value, one.method.name
             came, told = one.speedup(plain).value, cost.speedup(tau)

@@ -27,7 +27,7 @@ from clover.engine import Engine, Request
 from clover.measure.ranks import MAX_DEPTH, RankPath, rank_texts
 from clover.measure.session import PLAIN, choose_prompts
 from clover.measure.steps import time_in_turn
-from clover.measure.timing import WRITTEN_TOGETHER, decode, make_batches
+from clover.measure.timing import WRITTEN_TOGETHER, make_batches, time_decoding
 from clover.measure.trees import accepted
 from clover.target import TargetModel
 from clover.tree import TreeShape
@@ -68,7 +68,7 @@ def record_texts(
     target: TargetModel, draft: DraftModel, requests: Sequence[Request], tree: TreeShape, deepest: int
 ) -> list[dict[str, Any]]:
     """Of each text its tokens, and how many tokens of the best chain and of the tree are right at each of them."""
-    written = decode(Engine(target), requests, max_sequences=WRITTEN_TOGETHER).texts
+    written = time_decoding(Engine(target), requests, max_sequences=WRITTEN_TOGETHER).texts
     nodes, found = frozenset(tree.paths[1:]), []
     for request, new, paths in zip(
         requests, written, rank_texts(target, draft, requests, written, deepest), strict=True

@@ -153,12 +153,13 @@ BUDGET = {
     "data": (2575, 16, 61),  # records in the forms that users bring; whole tags; states that are no numbers
     "drafting": (1700, 16, 49),  # drafting under grammars; an example of a level, and what a policy may know
     "drafts": (2310, 17, 73),  # starting values whatever the default dtype is, and what they are
-    "engine": (1930, 20, 35),  # texts that cannot go on: again plainly, their last text; stop strings
+    # counts finite logits, which `verify` did
+    "engine": (1934, 20, 36),  # texts that cannot go on: again plainly, their last text; stop strings
     "errors": (80, 1, 5),  # the one table of all that was removed; an error that holds results
     "grammar": (210, 1, 4),  # states of texts, which drafting shares
     "files": (290, 1, 16),
     "integrations": (1320, 10, 23),  # refuses models that prepare their inputs otherwise
-    "measure": (4725, 33, 149),  # first numbers at once, and the tests of draws, which the audit had
+    "measure": (4720, 33, 145),  # first numbers at once, and the tests of draws, which the audit had
     "metrics": (90, 1, 1),
     "options": (300, 1, 9),  # --threads, --grammar
     "reference": (90, 1, 2),  # refuses NaN
@@ -176,7 +177,7 @@ BUDGET = {
         69,
     ),  # keeps converted weights, reads GGUF files itself: each fact followed or refused, tokens split right
     "templates": (510, 5, 16),  # what a template reads is tried out, and what it would drop is an error
-    "train": (2050, 16, 52),  # measures held-out texts again when the vocabulary was cut
+    "train": (2042, 14, 54),  # measures held-out texts again when the vocabulary was cut
     "tree": (280, 4, 3),  # roots left alone
     "validation": (170, 1, 9),
     "verify": (110, 1, 3),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from clover.errors import UserError
-from clover.templates import TemplateRefused, describe, encode_rendered, encode_text, render
+from clover.templates import TemplateRefused, encode_rendered, encode_text, render, template_name
 from tests.data import tokenizers
 from tests.data.tokenizers import make_tokenizer
 
@@ -196,7 +196,7 @@ def test_without_a_template_only_training_and_measuring_go_on() -> None:
     assert shown(None, QUESTION, answer=True, plain=True) == "<s>User: What is it?\n\nAssistant:"
     with pytest.raises(UserError, match="no chat template; give plain text"):
         shown(None, QUESTION)
-    assert "which has none, so the plain format is used" in describe(make_tokenizer())
+    assert "which has none, so the plain format is used" in template_name(make_tokenizer())
 
 
 @pytest.mark.parametrize("adds_bos", [True, False])

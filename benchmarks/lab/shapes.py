@@ -26,7 +26,7 @@ from clover.engine import Engine, Request
 from clover.errors import one_line
 from clover.measure.ceilings import Limits, measure_limits
 from clover.measure.speed import step_seconds
-from clover.measure.timing import decode
+from clover.measure.timing import time_decoding
 from clover.target import TargetModel
 from clover.tree import CLOVER2_TREE
 
@@ -189,7 +189,7 @@ def _times(place: Workplace, variant: Variant, layers: int) -> tuple[Steps, Limi
         request = step_request(place, target)
         plain = Engine(target, compile=variant.compiled)
         drafted = Engine(target, draft, StaticTree(CLOVER2_TREE), compile=variant.compiled)
-        phases = step_seconds([decode(drafted, [request], synchronize=True) for _ in range(2)][1:])
+        phases = step_seconds([time_decoding(drafted, [request], synchronize=True) for _ in range(2)][1:])
         steps = Steps(
             plain=_step_seconds(plain, request),
             verify=phases["run"],

@@ -26,13 +26,13 @@ from clover.files import (
     locked_directory,
     locked_file,
 )
-from clover.measure.comparison import measure as measure_in_turn
+from clover.measure.comparison import measure_methods as measure_in_turn
 from clover.measure.methods import Method as TimedMethod
 from clover.measure.ranks import MAX_HEADS, HeadAccuracy, rank_texts
 from clover.measure.report.progress import Progress
 from clover.measure.report.provenance import Provenance
 from clover.measure.report.words import duration
-from clover.measure.timing import decode, make_batches
+from clover.measure.timing import make_batches, time_decoding
 from clover.sampling import SamplingParams
 from clover.target import TargetModel, weights_fingerprint
 from clover.train import TrainConfig
@@ -281,7 +281,7 @@ class Comparison:
         whole, context = prompts[: len(prompts) // size * size], self.target.longest_run
         batches = make_batches(whole, size, cell.temperature, options.max_new_tokens, context)
         engines = make_engines(self.target, [(draft, self._ready(draft)) for draft in cell.drafts])
-        found = measure(engines, batches, options.rounds, share)
+        found = measure_methods(engines, batches, options.rounds, share)
         return Measurement(cell.task.name, size, cell.temperature, found)
 
     def _new(self, draft: Draft) -> DraftModel:
@@ -319,7 +319,7 @@ class Comparison:
         for i, prompt in enumerate(prompts):
             room = min(options.max_new_tokens, self.target.longest_run - len(prompt))
             requests.append(Request(prompt, room, SamplingParams(temperature=float(i % 2), seed=i)))
-        texts = decode(Engine(self.target), requests, max_sequences=_WRITTEN_TOGETHER).texts
+        texts = time_decoding(Engine(self.target), requests, max_sequences=_WRITTEN_TOGETHER).texts
         return [Request(one.prompt, one.max_new_tokens) for one in requests], texts
 
 
@@ -352,7 +352,7 @@ def make_engines(target: TargetModel, drafts: Sequence[tuple[Draft, DraftModel]]
     return engines
 
 
-def measure(
+def measure_methods(
     engines: Mapping[MethodKey, Engine],
     batches: Sequence[Sequence[Request]],
     rounds: int,

@@ -17,7 +17,7 @@ from clover.engine import Engine, Request
 from clover.files import raise_on_write_error, write_json
 from clover.measure.ranks import RankPath, rank_texts
 from clover.measure.report.provenance import Provenance
-from clover.measure.timing import WRITTEN_TOGETHER, decode
+from clover.measure.timing import WRITTEN_TOGETHER, time_decoding
 from clover.measure.trees import count_starts, most_frequent
 from clover.target import TargetModel
 from clover.train import TrainConfig, checkpoint_path, prepare, train
@@ -117,7 +117,7 @@ def likely_paths(engine: Engine, requests: Sequence[Request]) -> list[RankPath]:
     draft = engine.draft
     assert draft is not None, "plain decoding has no tree"
     paths = rank_texts(
-        draft.target, draft, requests, decode(engine, requests, max_sequences=WRITTEN_TOGETHER).texts
+        draft.target, draft, requests, time_decoding(engine, requests, max_sequences=WRITTEN_TOGETHER).texts
     )
     return most_frequent(count_starts(chain.from_iterable(paths)))
 

@@ -14,7 +14,7 @@ import typer
 
 from clover.cli.main import run as run_clover
 from clover.data.features import FeatureStore, has_begun, read_index
-from clover.drafts.config import all_options, check_names, check_options
+from clover.drafts.config import all_options, check_draft_options, check_names
 from clover.drafts.loading import find_system
 from clover.errors import UserError
 from clover.files import checksum, locked_directory, write_json
@@ -57,7 +57,7 @@ class Training:
         kind: Any = find_system(self.system).config_class
         fields = named_recipe(self.recipe, self.system)[1] | draft_fields(self.fields)
         check_names(kind, fields)
-        check_options(kind, fields, self.name)
+        check_draft_options(kind, fields, self.name)
         return str(all_options(kind, fields)["hidden_state"])
 
     @property

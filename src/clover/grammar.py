@@ -172,7 +172,7 @@ class TextState(GrammarState):
         return int(places[0]) * 8 + bits.bit_length() - 1
 
 
-class _Ended(GrammarState):
+class _EndedState(GrammarState):
     """A text that has ended, after which nothing counts."""
 
     @property
@@ -194,4 +194,4 @@ class _Ended(GrammarState):
         return self
 
 
-_ENDED = _Ended()
+_ENDED = _EndedState()

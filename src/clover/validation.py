@@ -82,7 +82,7 @@ def validated_json(kind: type[T], text: str, source: str) -> T:
     try:
         return _adapter(kind).validate_json(text, strict=True)
     except ValidationError as error:
-        raise UserError(f"{source}: {describe(error.errors(include_url=False)).message}") from error
+        raise UserError(f"{source}: {describe_problem(error.errors(include_url=False)).message}") from error
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
@@ -99,7 +99,7 @@ def checked(kind: type[T]) -> type[T]:
         try:
             make(self, **dict(zip(names, values, strict=False)), **named)
         except ValidationError as error:
-            raise UserError(describe(error.errors(include_url=False)).message) from error
+            raise UserError(describe_problem(error.errors(include_url=False)).message) from error
 
     made.__init__ = init  # type: ignore[assignment]
     return made  # type: ignore[return-value]
@@ -121,7 +121,7 @@ class Problem:
     message: str
 
 
-def describe(problems: "Sequence[ErrorDetails]") -> Problem:
+def describe_problem(problems: "Sequence[ErrorDetails]") -> Problem:
     """Describe the most telling of the problems that pydantic lists, as "field is …; it must be …".
 
     For a field that may be one of several types, pydantic lists a problem for each; the one read furthest is described.

@@ -91,7 +91,7 @@ class _Line:
 
 
 @dataclass(frozen=True)
-class _Conversation:
+class _Turns:
     messages: list[Message]
 
 
@@ -188,7 +188,7 @@ class Writer:
         encode_user_opening(self._tokenizer)  # refuses a target that cannot ask
         seen = set[str]()
         if self._done:
-            lines = read_lines(self.path, _Conversation, _MAX_BYTES)
+            lines = read_lines(self.path, _Turns, _MAX_BYTES)
             seen = {str(line.messages[0]["content"]) for line in lines}
         texts = ((index, self._growth.with_prompt(index + 1, seen)) for index in range(_TRIES * number))
         return self._run(texts, number, progress)

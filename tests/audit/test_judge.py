@@ -8,7 +8,7 @@ from math import inf, nan
 import pytest
 import torch
 
-from clover.audit.judge import SAFETY, Judge, MethodResult, Rounding, measure
+from clover.audit.judge import SAFETY, Judge, MethodResult, Rounding, measure_rounding
 from clover.audit.model import ModelSource
 from clover.audit.texts import Case, EngineSource, Text, first_difference, logprob_errors
 from clover.engine import Engine
@@ -60,7 +60,7 @@ def judged(
     (text,) = EngineSource(Engine(target)).write([case], 1)
     tokens = [(token + change.get(at, 0)) % target.vocab_size for at, token in enumerate(text.tokens)]
     changed = replace(text, tokens=tuple(tokens[:length]), logprobs=text.logprobs[:length])
-    judge = Judge(plain, rounding or measure(plain, {case: expected}, 4, 0.0))
+    judge = Judge(plain, rounding or measure_rounding(plain, {case: expected}, 4, 0.0))
     return judge.compare("changed", [(case, expected, changed)])
 
 

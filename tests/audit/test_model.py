@@ -7,7 +7,7 @@ from math import inf
 import pytest
 import torch
 
-from clover.audit.judge import measure
+from clover.audit.judge import measure_rounding
 from clover.audit.model import ModelSource
 from clover.audit.rules import Rules
 from clover.audit.texts import Case
@@ -59,7 +59,7 @@ def test_all_shapes_agree(family: str) -> None:
     prompt = torch.randint(3, VOCAB - 3, (25,), generator=torch.Generator().manual_seed(0)).tolist()
     case, plain = Case(1, tuple(prompt), 20), ModelSource(target)
     (text,) = plain.write([case], 1)
-    rounding = measure(plain, {case: text}, 4, 0.0)
+    rounding = measure_rounding(plain, {case: text}, 4, 0.0)
     assert rounding.positions >= 5 and rounding.nonfinite == 0
     assert rounding.most * rounding.typical < 5e-5  # log-probabilities are float32
     whole = plain.logits(torch.tensor([[*prompt, *text.tokens]]), len(text.tokens))[0].log_softmax(-1)
@@ -73,5 +73,7 @@ def test_rounding_follows_the_dtype() -> None:
     for dtype in (torch.float32, torch.bfloat16):
         target = weak_attention(dtype)
         cases, plain = [Case(1, prompt, 8) for prompt in prompts_of(target)], ModelSource(target)
-        pairs.append(measure(plain, dict(zip(cases, plain.write(cases, 1), strict=True)), 4, 0.8).pair)
+        pairs.append(
+            measure_rounding(plain, dict(zip(cases, plain.write(cases, 1), strict=True)), 4, 0.8).pair
+        )
     assert 0 < pairs[0] < 1e-4 < pairs[1] < 0.5

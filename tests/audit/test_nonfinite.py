@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from clover.audit import texts as texts_module
-from clover.audit.judge import measure
+from clover.audit.judge import measure_rounding
 from clover.audit.model import ModelSource
 from clover.audit.rules import Rules
 from clover.audit.texts import Case, Text
@@ -38,7 +38,9 @@ def test_a_model_without_finite_logits_is_no_clean_one(value: float) -> None:
     with pytest.raises(UserError, match="logits are NaN or infinite"):
         audit.run()
     cases = audit.modes["greedy"]
-    rounding = measure(audit.plain, dict(zip(cases, audit.plain.write(cases, 1), strict=True)), 4, 0.0)
+    rounding = measure_rounding(
+        audit.plain, dict(zip(cases, audit.plain.write(cases, 1), strict=True)), 4, 0.0
+    )
     assert (rounding.nonfinite, rounding.positions) == (POSITIONS, 0)
 
 

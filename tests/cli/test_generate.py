@@ -9,7 +9,7 @@ import pytest
 from torch import Tensor
 
 import clover
-from clover.cli.generation import describe
+from clover.cli.generation import describe_generation
 from clover.engine import Generation
 from clover.metrics import Acceptance
 from clover.target import HiddenStates, TargetModel
@@ -173,7 +173,7 @@ def test_tau_is_that_of_the_steps_with_a_draft() -> None:
     acceptance = Acceptance()
     for count, depth in ((3, 4), (2, 4), (1, 0), (1, 0), (1, 0)):
         acceptance.record(count, depth)
-    line = describe(Generation("x", (1,) * 8, 3, 0, acceptance, "stop", 0.5, 2.0))
+    line = describe_generation(Generation("x", (1,) * 8, 3, 0, acceptance, "stop", 0.5, 2.0))
     assert line == "8 tokens · 4.0 tokens/s · drafted in 40% of the steps, τ 2.50 tokens per step there"
 
 

@@ -14,14 +14,14 @@ from clover.drafts import RecallDraft, load_draft
 from clover.drafts.copies import (
     LONGEST,
     Copied,
+    CopySource,
     CopyWeights,
     Guesses,
-    Text,
     copied,
     copied_in,
     extended,
     fit_copy_weights,
-    mixed,
+    mix_copies,
     runs_at_end,
 )
 from clover.engine import Engine
@@ -66,7 +66,7 @@ def letters(*shape: int) -> Tensor:
 
 def test_paths_of_ragged_texts_find_what_a_search_finds() -> None:
     tokens, lengths = letters(3, 12), [12, 1, 7]
-    text = Text.of(tokens, torch.tensor(lengths)[:, None])
+    text = CopySource.of(tokens, torch.tensor(lengths)[:, None])
     runs, paths = runs_at_end(text), [[[]], [[]], [[]]]
     for depth in range(4):
         found = copied(runs, text)
@@ -96,7 +96,7 @@ def test_the_mixture_is_a_distribution_over_all_tokens() -> None:
     logits = torch.randn(1, 3, 4, dtype=torch.float64)
     known = torch.tensor([1, 2, 5, 6])
     of = Copied(torch.tensor([[5, 3, 0]]), torch.tensor([[1, 4, 0]]))
-    probs = mixed(logits, of, CopyWeights.of(SHARES, logits.device), known, 8).exp()[0]
+    probs = mix_copies(logits, of, CopyWeights.of(SHARES, logits.device), known, 8).exp()[0]
     torch.testing.assert_close(probs.sum(-1), torch.ones(3, dtype=torch.float64))
     own = torch.zeros(3, 8, dtype=torch.float64).index_copy(1, known, logits[0].softmax(-1))
     torch.testing.assert_close(probs[0, 5], 0.9 * own[0, 5] + 0.1)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from clover.data import Batch, Sample
+from clover.data import Sample, TextBatch
 from clover.data.batching import collate
 from clover.drafts import LossConfig, MedusaDraft
 from clover.target import TargetModel
@@ -85,7 +85,7 @@ def test_the_loss_reaches_heads_and_lm_heads_alike() -> None:
     target, draft = make(MedusaDraft, num_heads=3)
     tokens, hidden = texts(target, draft)
     mask = torch.ones_like(tokens, dtype=torch.bool)
-    batch = Batch(tokens, mask, mask.sum(1))
+    batch = TextBatch(tokens, mask, mask.sum(1))
     chunked_head_loss(draft, draft(hidden, tokens), hidden, batch, MedusaDraft.training_defaults.paper_loss)[
         0
     ].backward()

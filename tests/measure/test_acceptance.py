@@ -18,7 +18,7 @@ from clover.measure.acceptance import (
 )
 from clover.measure.kinds import TOKEN_KINDS
 from clover.measure.report.statistics import Estimate
-from clover.measure.timing import Run, decode
+from clover.measure.timing import Run, time_decoding
 from clover.metrics import Acceptance
 from clover.target import TargetModel
 from tests.data.tokenizers import make_tokenizer
@@ -44,10 +44,10 @@ def requests(prompts: list[TaskPrompt]) -> list[Request]:
 
 def oracle_run(target: TargetModel, prompts: list[TaskPrompt], spread: int, depth: int) -> Run:
     """Continue the prompts with a draft that knows how plain decoding does it."""
-    plain = decode(Engine(target), requests(prompts))
+    plain = time_decoding(Engine(target), requests(prompts))
     texts = texts_of_rows([prompt.tokens for prompt in prompts], plain.texts)
     draft = OracleDraft(target, texts, spread)
-    run = decode(Engine(target, draft, f"chain:{depth}"), requests(prompts))  # type: ignore[arg-type]
+    run = time_decoding(Engine(target, draft, f"chain:{depth}"), requests(prompts))  # type: ignore[arg-type]
     assert run.texts == plain.texts
     return run
 

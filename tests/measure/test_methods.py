@@ -16,7 +16,7 @@ from clover.measure.methods import (
     method_names,
 )
 from clover.measure.session import AUTO, PLAIN, Session
-from clover.measure.timing import decode, make_batches
+from clover.measure.timing import make_batches, time_decoding
 from clover.target import TargetModel
 from tests.families import tiny_config, tiny_model
 
@@ -29,7 +29,7 @@ def target() -> TargetModel:
 
 
 def expected(target: TargetModel, batch: list) -> tuple[tuple[int, ...], ...]:
-    return decode(Engine(target), batch).texts
+    return time_decoding(Engine(target), batch).texts
 
 
 def test_greedy_texts_are_those_of_plain_decoding(target: TargetModel) -> None:

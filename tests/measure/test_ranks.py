@@ -17,7 +17,7 @@ from clover.drafts.loading import SYSTEMS
 from clover.drafts.medusa import MedusaDraft
 from clover.engine import Engine, Request
 from clover.measure.ranks import MAX_HEADS, TOP, HeadAccuracy, RankPath, rank_texts
-from clover.measure.timing import decode
+from clover.measure.timing import time_decoding
 from clover.measure.trees import exact_tau
 from clover.metrics import Acceptance
 from clover.sampling import SamplingParams
@@ -58,7 +58,7 @@ def test_tau_from_ranks_is_the_engines(target: TargetModel, draft: str, temperat
     if draft == "part of the vocabulary":
         model.reduce_vocabulary(torch.arange(0, target.vocab_size, 2))
     some = requests(temperature)
-    texts = decode(Engine(target), some).texts
+    texts = time_decoding(Engine(target), some).texts
     paths = rank_texts(target, model, some, texts, 8)
     for shape in TREES:
         expected = decoded(Engine(target, model, StaticTree(shape)), some)

@@ -9,7 +9,7 @@ from clover.drafts.medusa import MedusaDraft
 from clover.engine import Engine, PhaseClock, Request
 from clover.measure.step_costs import ForcedDrafter, TextCost, TreeCost, measure_steps
 from clover.measure.steps import StepCost
-from clover.measure.timing import decode
+from clover.measure.timing import time_decoding
 from clover.target import TargetModel
 from clover.tree import TreeShape
 from tests.families import tiny_model
@@ -34,14 +34,14 @@ BATCH = [Request((3, 4, 5), 40, eos=()), Request((6, 7), 40, eos=())]
 def test_a_forced_draft_is_right_now_and_then_and_the_text_stays(
     target: TargetModel, draft: MedusaDraft, name: str
 ) -> None:
-    plain = decode(Engine(target), BATCH)
+    plain = time_decoding(Engine(target), BATCH)
     tree = parse_tree(name)
     assert isinstance(tree, StaticTree)
     texts = [[*one.prompt, *new] for one, new in zip(BATCH, plain.texts, strict=True)]
     forced = ForcedDrafter(StaticDrafter(draft, tree.shape), texts)
-    run = decode(Engine(target, draft, policy=FixedPolicy(forced)), BATCH)
+    run = time_decoding(Engine(target, draft, policy=FixedPolicy(forced)), BATCH)
     assert run.texts == plain.texts
-    untrained = decode(Engine(target, draft, tree), BATCH)
+    untrained = time_decoding(Engine(target, draft, tree), BATCH)
     assert run.acceptance.tau > untrained.acceptance.tau + 0.3
     assert len(run.acceptance.histogram) == 4 and all(run.acceptance.histogram)  # none to three are accepted
 

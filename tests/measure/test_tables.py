@@ -17,14 +17,14 @@ import torch
 from matplotlib.text import Text
 from rich.console import Console
 
-from clover.measure.acceptance import EvaluatedSetting, Group, Place, Share
+from clover.measure.acceptance import EvaluatedSetting, Group, PositionBin, Share
 from clover.measure.cost import TrainingCost, break_even_table, tau_table
 from clover.measure.evaluate import make_tables
 from clover.measure.ranks import HeadAccuracy
 from clover.measure.report.provenance import Provenance
 from clover.measure.report.statistics import Estimate
 from clover.measure.report.table import Table
-from clover.measure.speed_report import draw, make_report, speed_table, step_table
+from clover.measure.speed_report import draw, make_speed_report, speed_table, step_table
 from clover.measure.step_costs import TextCost, TreeCost
 from clover.measure.steps import StepCost
 from clover.measure.tune import TimedTree, best_table
@@ -46,7 +46,10 @@ def evaluate() -> list[Table]:
         counts.record(count, drafted_depth=6)
     groups = Group("mt_bench", ("",) * 9, (counts,) * 9), Group("qa", ("",), (counts,))
     kinds = (Share("first of a word", 120, Estimate(0.5, 0.03)), Share("digits", 4, Estimate(1.0)))
-    places = Place(0, 256, 9, 1300, 5200, Estimate(4.0, 0.1)), Place(16384, 32768, 1, 4, 12, Estimate(3.0))
+    places = (
+        PositionBin(0, 256, 9, 1300, 5200, Estimate(4.0, 0.1)),
+        PositionBin(16384, 32768, 1, 4, 12, Estimate(3.0)),
+    )
     settings = [
         EvaluatedSetting("own tree", 25, 0.0, groups, kinds, places),
         EvaluatedSetting("chain:6", 6, 1.0, groups[:1], kinds[:1]),
@@ -108,7 +111,7 @@ def test_a_panel_per_setting(settings: list[tuple[int, float]]) -> None:
 @pytest.mark.parametrize(("dtype", "told"), [(torch.bfloat16, True), (torch.float32, False)])
 def test_near_ties_of_narrow_dtypes_are_named(dtype: torch.dtype, told: bool) -> None:
     origin = Provenance.here("clover bench", torch.device("cpu"), dtype)
-    report = make_report("title", origin, [("target", "t")], "run", found([(1, 0.0)], ["own"]), [])
+    report = make_speed_report("title", origin, [("target", "t")], "run", found([(1, 0.0)], ["own"]), [])
     assert ("bfloat16: near-ties differ, --dtype float32 is exact" in dict(report.notes)["identical"]) == told
 
 

@@ -4,7 +4,7 @@ import torch
 
 from clover.drafts import RecallDraft
 from clover.engine import Engine
-from clover.measure.timing import decode, make_batches
+from clover.measure.timing import make_batches, time_decoding
 from clover.metrics import Acceptance
 from clover.target import TargetModel
 from tests.families import tiny_model
@@ -29,7 +29,7 @@ def test_a_run_is_what_the_engine_wrote() -> None:
     torch.manual_seed(0)
     draft = RecallDraft.from_target(target, num_heads=2).eval()
     (batch,) = make_batches(PROMPTS, 3, 0.0, 10, 100)
-    plain, drafted = (decode(engine, batch) for engine in (Engine(target), Engine(target, draft)))
+    plain, drafted = (time_decoding(engine, batch) for engine in (Engine(target), Engine(target, draft)))
     assert plain.texts == drafted.texts and len(plain.texts) == 3
     assert plain.tokens == sum(map(len, plain.texts)) == plain.acceptance.emitted
     assert plain.acceptance.tau == 1.0 <= drafted.acceptance.tau

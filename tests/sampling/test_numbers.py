@@ -79,7 +79,7 @@ def test_every_bit_changes_with_its_neighbours_half_of_the_time(name: str) -> No
 
 def test_the_same_tests_find_a_bad_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the mixing, numbers are those of a lattice."""
-    monkeypatch.setattr(numbers, "mixed", lambda state: state)
+    monkeypatch.setattr(numbers, "mix_bits", lambda state: state)
     number, neighbour = (bits(side, 0, 5) for side in shift_of("token"))
     assert p_value(32 * number + neighbour, 1024) < FALSE_ALARM_RATE
 
@@ -92,7 +92,7 @@ def test_purposes_do_not_share_numbers() -> None:
 @pytest.mark.parametrize("state", [0, -1])
 def test_no_number_is_0_or_1(state: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of the hashes whose bits are all 0, or all 1."""
-    monkeypatch.setattr(numbers, "mixed", lambda _: torch.tensor([state]))
+    monkeypatch.setattr(numbers, "mix_bits", lambda _: torch.tensor([state]))
     number, gumbel = uniforms(torch.tensor([0])).item(), gumbels(torch.tensor([0])).item()
     assert number == (2.0**-53 if state == 0 else 1 - 2.0**-53)
     assert gumbel == pytest.approx(-math.log(-math.log(number)), rel=1e-6)
@@ -126,4 +126,4 @@ def test_splitmix64_is_that_of_its_authors() -> None:
     """The reference sequence of seed 1234567: a state of 0 plus steps, as hashed for consecutive last counters."""
     reference = [6457827717110365317, 3203168211198807973, 9817491932198370423]
     steps = 1234567 + numbers.STEP * torch.arange(1, 4)
-    assert [value % 2**64 for value in numbers.mixed(steps).tolist()] == reference
+    assert [value % 2**64 for value in numbers.mix_bits(steps).tolist()] == reference

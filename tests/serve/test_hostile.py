@@ -17,7 +17,7 @@ from schemathesis.generation import GenerationMode
 
 from clover.api import Clover
 from clover.serve.bodies import ChatBody, CompletionBody
-from clover.validation import describe
+from clover.validation import describe_problem
 from tests.serve.live import Live
 
 PATHS = ("/v1/completions", "/v1/chat/completions")
@@ -225,7 +225,7 @@ def test_of_many_wrong_items_one_is_enough(kind: type[ChatBody], field: str, ite
     with pytest.raises(ValidationError) as found:
         kind.model_validate_json(f'{{"messages": [], "{field}": [{",".join([item] * 10_000)}]}}')
     assert found.value.error_count() < 10
-    assert describe(found.value.errors()).field == field
+    assert describe_problem(found.value.errors()).field == field
 
 
 def test_of_many_unknown_fields_one_is_enough() -> None:
@@ -233,7 +233,7 @@ def test_of_many_unknown_fields_one_is_enough() -> None:
     with pytest.raises(ValidationError) as found:
         CompletionBody.model_validate_json(f'{{"prompt": "a", {unknown}}}')
     assert found.value.error_count() == 1
-    problem = describe(found.value.errors())
+    problem = describe_problem(found.value.errors())
     assert (problem.field, problem.message) == ("x0", "x0 is unknown; leave it out")
 
 

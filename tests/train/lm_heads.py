@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clover.data import Batch
+from clover.data import TextBatch
 from clover.drafts import LossConfig
 
 D, B, T, H, V = 3, 2, 9, 6, 11
@@ -63,9 +63,9 @@ class HeadDraft:
         return counted
 
 
-def text_batch(mask: Tensor, tokens: Tensor = TOKENS) -> Batch:
+def text_batch(mask: Tensor, tokens: Tensor = TOKENS) -> TextBatch:
     """Return a batch of texts whose tokens are learnt where the mask says so."""
-    return Batch(tokens, mask, torch.full((len(tokens),), tokens.shape[1]))
+    return TextBatch(tokens, mask, torch.full((len(tokens),), tokens.shape[1]))
 
 
 def make_data() -> tuple[Tensor, Tensor, Tensor, Tensor]:

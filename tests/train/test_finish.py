@@ -16,9 +16,8 @@ from clover.drafts.base import SYSTEMS
 from clover.drafts.copies import Guesses
 from clover.target import TargetModel
 from clover.train import TrainConfig, train
-from clover.train.finish import finish
 from clover.train.losses import HeadMetrics
-from clover.train.objective import HeldOut, Objective
+from clover.train.objective import HeldOutMetrics, Objective
 from tests.families import VOCAB, tiny_model
 
 COUNTS = torch.arange(VOCAB, 0, -1)  # lower tokens occur more often
@@ -36,22 +35,22 @@ def part_draft(target: TargetModel) -> RecallDraft:
     return draft
 
 
-def measured(*right: int) -> HeldOut:
+def measured(*right: int) -> HeldOutMetrics:
     """Return what was measured of a draft that is right with the tokens of these indices, a thousand times each."""
     hits = torch.zeros(30, dtype=torch.long)
     hits[list(right)] = 1000
-    return HeldOut(HeadMetrics(torch.ones(5, 1)), hits, None)
+    return HeldOutMetrics(HeadMetrics(torch.ones(5, 1)), hits, None)
 
 
 def test_the_tokens_that_a_draft_is_right_with_are_kept(target: TargetModel) -> None:
     config = TrainConfig(output="x", fit_vocabulary=True)
-    finish(draft := part_draft(target), measured(*range(12)), config, COUNTS)
+    fit_to_held_out(draft := part_draft(target), measured(*range(12)), config, COUNTS)
     assert draft.d2t is not None and draft.d2t.tolist() == list(range(12))
     assert draft.config.draft_vocab_size == 12
 
 
 def test_the_vocabulary_stays_where_nobody_asks_to_fit_it(target: TargetModel) -> None:
-    finish(draft := part_draft(target), measured(*range(12)), TrainConfig(output="x"), COUNTS)
+    fit_to_held_out(draft := part_draft(target), measured(*range(12)), TrainConfig(output="x"), COUNTS)
     assert draft.d2t is not None and len(draft.d2t) == 30
 
 
@@ -60,7 +59,9 @@ def test_a_system_that_cannot_copy_stays_as_it_is(target: TargetModel, system: t
     draft, some = system.from_target(target), torch.ones(4)
     before = draft.config.to_dict()
     guesses = Guesses(some.long(), some.bool(), some.bool(), some, some, some)
-    finish(draft, HeldOut(HeadMetrics(torch.ones(5, 1)), some[:0], guesses), TrainConfig(output="x"), None)
+    fit_to_held_out(
+        draft, HeldOutMetrics(HeadMetrics(torch.ones(5, 1)), some[:0], guesses), TrainConfig(output="x"), None
+    )
     assert draft.config.to_dict() == before and draft.fit_copies(guesses) is None
 
 
@@ -73,7 +74,7 @@ def test_shares_that_are_set_stay(target: TargetModel) -> None:
         found = Objective(given, draft).measure(Batches(texts, 24, 100, seed=0).epoch())
         assert found.guesses is not None
         right = found.guesses._replace(copy_right=torch.ones_like(found.guesses.copy_right))
-        finish(draft, replace(found, guesses=right), given, None)
+        fit_to_held_out(draft, replace(found, guesses=right), given, None)
         assert (draft.config.copy_shares is not None) == chosen
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from clover.drafts import LossConfig
-from clover.train.log import TrainingLog, describe, stop_requests
+from clover.train.log import TrainingLog, describe_entry, stop_requests
 
 
 def at_step(step: int) -> Any:
@@ -21,7 +21,7 @@ def at_step(step: int) -> Any:
 
 def test_an_entry_is_described_in_one_line() -> None:
     entry = {"step": 30, "loss": 2.5, "accuracy": [0.5, 0.25], "seconds": 61.0, "tokens_per_second": 1234.0}
-    assert describe(entry) == "step 30  loss 2.500  accuracy 0.50 0.25  1,234 tokens/s"
+    assert describe_entry(entry) == "step 30  loss 2.500  accuracy 0.50 0.25  1,234 tokens/s"
 
 
 @pytest.fixture

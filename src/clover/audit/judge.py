@@ -119,7 +119,9 @@ class AuditResult:
         return sum(one.defect for one in self.mismatches) + len(self.problems)
 
 
-def measure(plain: PlainSide, texts: Mapping[Case, Text], together: int, temperature: float) -> Rounding:
+def measure_rounding(
+    plain: PlainSide, texts: Mapping[Case, Text], together: int, temperature: float
+) -> Rounding:
     """Measure rounding: the plain side writes tokens again, next to others, with the text so far as its prompt."""
     rest, again = list[Text](), list[Case]()
     for case, text in texts.items():

@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from clover import assets
-from clover.audit.judge import ALARM, SAFETY, AuditResult, Judge, PlainSide, measure
+from clover.audit.judge import ALARM, SAFETY, AuditResult, Judge, PlainSide, measure_rounding
 from clover.audit.model import ModelSource
 from clover.audit.options import AuditOptions
 from clover.audit.perplexity import measure_perplexity
@@ -93,7 +93,7 @@ class Audit:
         modes = {mode: [one for one in rows if one in texts] for mode, rows in self.modes.items()}
         self.modes = {mode: rows for mode, rows in modes.items() if rows}
         report("measuring the rounding")
-        rounding = measure(self.plain, texts, max(4, *self.batch_sizes), self.temperature)
+        rounding = measure_rounding(self.plain, texts, max(4, *self.batch_sizes), self.temperature)
         result = AuditResult(
             rounding, p_values=self.plain.test_written() if isinstance(self.plain, ModelSource) else {}
         )
@@ -141,7 +141,7 @@ def audit(options: AuditOptions, console: Console | None = None, errors: Console
         budget.start(progress)
         progress.begin(audit.steps)
         result = audit.run(lambda doing: progress.reach(progress.done + 1, doing), budget)
-    report = make_report(options, audit, result, [*facts, *budget.facts])
+    report = make_audit_report(options, audit, result, [*facts, *budget.facts])
     if options.html is not None:
         write_text(options.html, report.html())  # before anything is printed, as in `publish`
     lines = [f"wrote {options.html}"] if options.html else []
@@ -210,7 +210,9 @@ def _needs_draft(options: AuditOptions) -> bool:
     return any(tree.needs_draft for tree in trees)
 
 
-def make_report(options: AuditOptions, audit: Audit, result: AuditResult, facts: Sequence[Fact]) -> Report:
+def make_audit_report(
+    options: AuditOptions, audit: Audit, result: AuditResult, facts: Sequence[Fact]
+) -> Report:
     """Return the report; its `data` is that of --json. People read the texts of tokens where ids were compared."""
     device, dtype, tokenizer = torch.device("cpu"), torch.float32, None
     if isinstance(audit.plain, ModelSource):

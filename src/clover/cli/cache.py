@@ -21,7 +21,7 @@ def cache(options: CacheOptions) -> None:
     kept = weight_cache.sizes()
     for name, size in kept.items():
         print(f"{size / 1e9:6.1f} GB  {name}")
-    print(f"{sum(kept.values()) / 1e9:6.1f} GB  in {weight_cache.place()}; {weight_cache.describe()}")
+    print(f"{sum(kept.values()) / 1e9:6.1f} GB  in {weight_cache.place()}; {weight_cache.describe_limit()}")
     if options.clear:
         weight_cache.clear()
         print("removed")

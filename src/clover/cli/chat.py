@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clover.cli.generation import GenerationOptions, describe
+from clover.cli.generation import GenerationOptions, describe_generation
 from clover.errors import UserError
 from clover.options import USER_ERROR, MaxNewTokens, Temperature, option, takes_options
 
@@ -119,7 +119,7 @@ def _answer(conversation: "Conversation", text: str) -> bool:
         return False
     else:
         if conversation.last is not None:
-            print(describe(conversation.last), file=sys.stderr)
+            print(describe_generation(conversation.last), file=sys.stderr)
     return True
 
 

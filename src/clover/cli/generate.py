@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from clover.cli.generation import GenerationOptions, describe, tokens_per_second
+from clover.cli.generation import GenerationOptions, describe_generation, tokens_per_second
 from clover.errors import UserError
 from clover.options import BatchSize, argument, option, takes_options
 
@@ -71,7 +71,7 @@ def _print_live(model: "Clover", prompt: str, options: dict[str, Any], compare: 
         print(event.text, end="", flush=True)
         if event.generation is not None:
             print()
-            print(describe(event.generation), file=sys.stderr)
+            print(describe_generation(event.generation), file=sys.stderr)
             if not event.generation.text and getattr(model.engine.target.tokenizer, "chat_template", None):
                 print(
                     "this is a chat model, and the prompt no turn of a chat: try clover chat", file=sys.stderr
@@ -94,7 +94,7 @@ def _print_batch(prompts: Sequence[str], generations: "Sequence[Generation]", as
             print(json.dumps(_to_dict(prompt, generation), ensure_ascii=False))
         else:
             print(f"[{number}] {prompt}\n{generation.text}\n")
-            print(f"[{number}] {describe(generation)}", file=sys.stderr)
+            print(f"[{number}] {describe_generation(generation)}", file=sys.stderr)
 
 
 def _to_dict(prompt: str, generation: "Generation") -> dict[str, Any]:

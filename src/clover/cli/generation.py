@@ -71,7 +71,7 @@ class GenerationOptions(DraftingOptions):
         return {name: getattr(self, name) for name in _REQUESTED} | stop_and_grammar
 
 
-def describe(generation: Generation) -> str:
+def describe_generation(generation: Generation) -> str:
     """Say how much was written, how fast, and how many tokens a decoding step with a draft gave (τ)."""
     parts = [f"{len(generation.tokens)} tokens", f"{tokens_per_second(generation):.1f} tokens/s"]
     acceptance = generation.acceptance

@@ -1,8 +1,8 @@
 """Training data: records from files, tokens with a loss mask, deterministic batches."""
 
-from clover.data.batching import Batch as Batch
 from clover.data.batching import Batches as Batches
 from clover.data.batching import Position as Position
+from clover.data.batching import TextBatch as TextBatch
 from clover.data.chat import Sample as Sample
 from clover.data.chat import encode_records as encode_records
 from clover.data.formats import Record as Record

@@ -35,7 +35,7 @@ Side = Callable[[Record | Sample], bool]  # returns True for the texts of one pa
 
 
 @dataclass(frozen=True)
-class Batch:
+class TextBatch:
     """Right-padded texts. `tokens` Long [B, T]; `predicted_mask` Bool [B, T], tokens to learn; `lengths` Long [B].
 
     `windows` are the B texts that it was made of, on the CPU.
@@ -46,12 +46,12 @@ class Batch:
     lengths: Tensor
     windows: tuple[Sample, ...] = ()
 
-    def to(self, device: torch.device | str) -> Batch:
+    def to(self, device: torch.device | str) -> TextBatch:
         """Return the batch on another device."""
         moved = (part.to(device) for part in (self.tokens, self.predicted_mask, self.lengths))
-        return Batch(*moved, windows=self.windows)
+        return TextBatch(*moved, windows=self.windows)
 
-    def opening(self, length: int) -> Batch:
+    def opening(self, length: int) -> TextBatch:
         """Return the first text alone, at most `length` tokens of it."""
         return collate([self.windows[0].part(0, length)])
 
@@ -70,7 +70,7 @@ class _Block:
     """The batches of some texts that were sorted together; its place in the order, and that of the next block."""
 
     place: Position
-    batches: list[Batch]
+    batches: list[TextBatch]
     rows: int
     following: Position
 
@@ -123,10 +123,10 @@ class Batches:
             self._block = None  # it is read again from the new place
         self._position = place
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[TextBatch]:
         return self
 
-    def __next__(self) -> Batch:
+    def __next__(self) -> TextBatch:
         block = self._current()
         last = block.place.epoch + 1
         while self._position.batch >= len(block.batches):
@@ -145,7 +145,7 @@ class Batches:
         rows = place.batch / max(1, len(block.batches)) * block.rows
         return place.epoch + (place.text + rows) / len(self.texts)
 
-    def epoch(self, number: int = 0) -> Iterator[Batch]:
+    def epoch(self, number: int = 0) -> Iterator[TextBatch]:
         """Yield all batches of one epoch: every window once."""
         found = False
         for block in self._read_epoch(number):
@@ -178,7 +178,7 @@ class Batches:
             yield _Block(Position(epoch, start), self._batches_of(texts, epoch, start), rows, following)
             start = end
 
-    def _batches_of(self, texts: Sequence[Record | Sample], epoch: int, start: int) -> list[Batch]:
+    def _batches_of(self, texts: Sequence[Record | Sample], epoch: int, start: int) -> list[TextBatch]:
         cut = [window for sample in self.texts.encode(texts) for window in windows(sample, self.max_length)]
         if self.vocab_size is not None:
             check_tokens(cut, self.vocab_size)
@@ -222,7 +222,7 @@ def grouped(windows: Sequence[Sample], tokens: int) -> list[list[Sample]]:
     return groups
 
 
-def first_batches(batches: Iterator[Batch], tokens: int) -> Iterator[Batch]:
+def first_batches(batches: Iterator[TextBatch], tokens: int) -> Iterator[TextBatch]:
     """Yield the first batches: as many as it takes to hold this number of tokens, padding counted."""
     for batch in batches:
         yield batch
@@ -231,9 +231,9 @@ def first_batches(batches: Iterator[Batch], tokens: int) -> Iterator[Batch]:
             return
 
 
-def collate(windows: Sequence[Sample]) -> Batch:
+def collate(windows: Sequence[Sample]) -> TextBatch:
     """Return one batch of windows, padded on the right to the longest."""
     lengths = torch.tensor([window.size for window in windows])
     tokens = pad_sequence([window.tokens.long() for window in windows], batch_first=True)
     mask = pad_sequence([window.loss_mask for window in windows], batch_first=True)
-    return Batch(tokens, mask, lengths, tuple(windows))
+    return TextBatch(tokens, mask, lengths, tuple(windows))

@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerBase
 
 from clover.data.formats import Message, Record, WrittenSample, message_text
 from clover.errors import UserError
-from clover.templates import TemplateRefused, answer_start, describe, encode_rendered, render, spare_bos
+from clover.templates import TemplateRefused, answer_start, encode_rendered, render, spare_bos, template_name
 
 FIRST_PREDICTED = 2  # a draft reads token 1 together with the state at token 0, and predicts token 2
 _STAND_IN = "…"
@@ -148,7 +148,7 @@ def _check_learnt(tokenizer: PreTrainedTokenizerBase, record: Record, samples: S
     elif roles and "assistant" not in roles:
         why = f"its roles are {', '.join(roles)}, and the assistant says nothing"
     elif record.messages:
-        why = f"with the chat template {describe(tokenizer)} not one token is the assistant's"
+        why = f"with the chat template {template_name(tokenizer)} not one token is the assistant's"
     else:
         why = "it has a prompt and no completion" if record.prompt else "nothing of it is marked to be learnt"
     raise UserError(f"it teaches nothing: {why}")
@@ -172,7 +172,7 @@ def encode_user_opening(tokenizer: PreTrainedTokenizerBase) -> list[int]:
         )
     opening, found, _ = render(tokenizer, [{"role": "user", "content": _STAND_IN}]).partition(_STAND_IN)
     if not (opening and found):
-        raise UserError(f"the chat template {describe(tokenizer)} writes nothing before a user's words")
+        raise UserError(f"the chat template {template_name(tokenizer)} writes nothing before a user's words")
     return encode_rendered(tokenizer, opening)
 
 
@@ -245,8 +245,8 @@ def _render_turn(tokenizer: PreTrainedTokenizerBase, messages: list[Message], to
         start = _end_of_common(tokenizer, messages[:-1], tools, opening, text)
     if start < len(opening) and not text.startswith(render(tokenizer, messages[:-1], tools, plain=True)):
         raise TemplateRefused(
-            f"the chat template {describe(tokenizer)} renders the same turns differently before and after an answer, "
-            "so the answer cannot be found"
+            f"the chat template {template_name(tokenizer)} renders the same turns differently before and after an "
+            "answer, so the answer cannot be found"
         )
     whole = opening + _answer(tokenizer, messages[-1], opening, start, text[start:])
     return _Text(whole, [(len(opening), len(whole))], chat=True)
@@ -271,7 +271,8 @@ def _end_of_common(
     ways = opening[end:].strip(), begun[end:].strip()
     if begun != text and all(ways) and not any(_THOUGHT.search(way) for way in ways):
         raise TemplateRefused(
-            f"the chat template {describe(tokenizer)} opens an answer by {ways[0]!r}, and shows one after {ways[1]!r}"
+            f"the chat template {template_name(tokenizer)} opens an answer by {ways[0]!r}, "
+            f"and shows one after {ways[1]!r}"
         )
     return end
 
@@ -291,11 +292,13 @@ def _answer(
     *thinking, words = _parts_of_answer(message)
     if _thinks_twice(message, shown):
         raise TemplateRefused(
-            f"the chat template {describe(tokenizer)} puts thinking of its own before that in the answer; give the "
-            "thinking as reasoning_content"
+            f"the chat template {template_name(tokenizer)} puts thinking of its own before that in the "
+            "answer; give the thinking as reasoning_content"
         )
     if words not in shown:
-        raise TemplateRefused(f"the chat template {describe(tokenizer)} does not show an answer as it is")
+        raise TemplateRefused(
+            f"the chat template {template_name(tokenizer)} does not show an answer as it is"
+        )
     opened = opening[start:]
     if all(part in shown for part in thinking) and not (thinking and opened.strip()):
         return shown
@@ -303,7 +306,7 @@ def _answer(
     if not thinking or opening.rstrip().endswith(_THINKING[1]):
         return shown
     if _THINKING[1] not in content:
-        raise TemplateRefused(f"the chat template {describe(tokenizer)} does not show the thinking")
+        raise TemplateRefused(f"the chat template {template_name(tokenizer)} does not show the thinking")
     if opened.strip() and content.lstrip().startswith(opened.strip()):
         content = content.lstrip()[len(opened.strip()) :]
         content = content.removeprefix("\n") if opened.endswith("\n") else content

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from clover.drafting.base import Drafter, DraftInput
 from clover.drafting.guide import Guide
-from clover.drafting.top_k import MOST_SORTED, best, compact, likeliest
+from clover.drafting.top_k import MOST_SORTED, best, compact_trees, likeliest
 from clover.drafting.tree import Tree
 from clover.drafts import DraftModel
 from clover.drafts.vocabulary import target_tokens
@@ -88,7 +88,7 @@ class BudgetDrafter(Drafter):
                 guide.follow(slots.tolist(), tokens[-1])
             output = session.advance(slots, tokens[-1])
         grown = (torch.cat(parts, dim=1) for parts in (tokens, parents, exists))
-        return compact(*grown, size=self.max_nodes, max_depth=self.max_depth)
+        return compact_trees(*grown, size=self.max_nodes, max_depth=self.max_depth)
 
     def _spent(self, left: Tensor) -> bool:
         """Return whether all budgets are spent, if that is known without waiting for a device or ending a graph."""

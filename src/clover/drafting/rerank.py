@@ -11,7 +11,7 @@ from pydantic import Field
 from clover.drafting.base import Drafter, DraftInput
 from clover.drafting.guide import Guide
 from clover.drafting.static import known_tokens
-from clover.drafting.top_k import MOST_SORTED, best, compact, likeliest
+from clover.drafting.top_k import MOST_SORTED, best, compact_trees, likeliest
 from clover.drafting.tree import Tree
 from clover.drafts import DraftModel
 from clover.drafts.vocabulary import target_tokens
@@ -83,4 +83,4 @@ class RerankDrafter(Drafter):
         every = torch.cat(tokens, 1)
         kept, places = best(torch.cat(values, 1), self.max_nodes)
         exists = torch.zeros_like(every, dtype=torch.bool).scatter(1, places, kept > -torch.inf)
-        return compact(every, torch.cat(parents, 1), exists, self.max_nodes, self.max_depth)
+        return compact_trees(every, torch.cat(parents, 1), exists, self.max_nodes, self.max_depth)

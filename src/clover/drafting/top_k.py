@@ -45,7 +45,7 @@ def likeliest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return log_probs.nan_to_num(-torch.inf, posinf=-torch.inf, neginf=-torch.inf), indices
 
 
-def compact(tokens: Tensor, parents: Tensor, exists: Tensor, size: int, max_depth: int) -> TokenTree:
+def compact_trees(tokens: Tensor, parents: Tensor, exists: Tensor, size: int, max_depth: int) -> TokenTree:
     """Build trees of N = `size` nodes from candidates of which each sequence keeps at most so many.
 
     `tokens` and `parents` are Long [B, C], candidate 0 the root, parents candidates before; of `exists` Bool [B, C] a

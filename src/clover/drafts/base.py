@@ -15,7 +15,7 @@ from clover.cache import KVCache
 from clover.cpu import shared_copy, speed_up, versions
 from clover.cpu.int8 import int8_head
 from clover.cpu.linear import linear_of
-from clover.drafts.config import DraftConfig, check_names, check_options, check_target
+from clover.drafts.config import DraftConfig, check_draft_options, check_names, check_target
 from clover.drafts.copies import Guesses
 from clover.drafts.layers import float32_by_default
 from clover.drafts.session import DraftSession, shifted
@@ -183,7 +183,7 @@ class DraftModel(PreTrainedModel):
         """
         kind = cast(Any, cls.config_class)
         check_names(kind, options)
-        check_options(kind, options, kind.model_type)
+        check_draft_options(kind, options, kind.model_type)
         config = kind(target_config=target.described_config(), **options)
         with float32_by_default():
             draft: Any = cls(config)

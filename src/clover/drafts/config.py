@@ -23,7 +23,7 @@ _TARGET_FIELDS = ("model_type", "hidden_size", "vocab_size", "num_hidden_layers"
 
 
 class DraftConfig(PretrainedConfig):
-    """Base of all draft configurations: annotated fields are options, and what `check_options` asks for.
+    """Base of all draft configurations: annotated fields are options, and what `check_draft_options` asks for.
 
     Attributes:
         num_heads: depths that are trained, and those of its own tree.
@@ -86,7 +86,7 @@ class DraftConfig(PretrainedConfig):
         return AutoConfig.for_model(**described)
 
 
-def check_options(config_class: Any, options: Mapping[str, Any], source: str) -> None:
+def check_draft_options(config_class: Any, options: Mapping[str, Any], source: str) -> None:
     """Check the fields that a draft's configuration has; others are passed over. UserError names source and field."""
     validated(_model(config_class), dict(options), source)
 

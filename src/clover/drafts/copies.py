@@ -30,7 +30,7 @@ _ROUNDS = 50  # of expectation maximisation
 _LEAST_GAIN = 0.01  # of the positions must be right more often, otherwise a draft copies nothing
 
 
-class Text(NamedTuple):
+class CopySource(NamedTuple):
     """The text that is copied from.
 
     `tokens` Long [B, S]; `lengths` Long [B, 1], how many there are; `order` Int [B, 1, S], rising over the slots that
@@ -42,7 +42,7 @@ class Text(NamedTuple):
     order: Tensor
 
     @classmethod
-    def of(cls, tokens: Tensor, lengths: Tensor) -> Text:
+    def of(cls, tokens: Tensor, lengths: Tensor) -> CopySource:
         """Return the text of `tokens` and `lengths`; after the lengths, any tokens."""
         size = tokens.shape[1]
         slots = torch.arange(size, dtype=torch.int32, device=tokens.device)
@@ -73,7 +73,7 @@ class CopyWeights(NamedTuple):
         return cls(every.log(), (-every).log1p())
 
 
-def runs_at_end(text: Text) -> Tensor:
+def runs_at_end(text: CopySource) -> Tensor:
     """Return how many tokens up to each slot are also the end of the text, `LONGEST` at most: Int [B, 1, S]."""
     tokens, lengths, _ = text
     back = torch.arange(1, LONGEST + 1, device=tokens.device)
@@ -84,13 +84,13 @@ def runs_at_end(text: Text) -> Tensor:
     )
 
 
-def extended(runs: Tensor, text: Text, tokens: Tensor) -> Tensor:
+def extended(runs: Tensor, text: CopySource, tokens: Tensor) -> Tensor:
     """Return the runs Int [B, P, S] of paths after one more token each, Long [B, P]."""
     longer = F.pad(runs, (1, -1)).add_(1).clamp_(max=LONGEST)
     return longer.mul_(text.tokens.unsqueeze(1) == tokens.unsqueeze(2))
 
 
-def copied(runs: Tensor, text: Text) -> Copied:
+def copied(runs: Tensor, text: CopySource) -> Copied:
     """Return what followed in the text after the longest of the runs Int [B, P, S], the last of equals."""
     size = runs.shape[2]
     best, places = torch.add(text.order, runs, alpha=size).max(-1)
@@ -102,13 +102,15 @@ def copied_in(tokens: Tensor) -> Copied:
     """Return what is copied after each position of whole texts, Long [B, S], from the text up to it."""
     steps, runs = list[Copied](), torch.zeros_like(tokens, dtype=torch.int32).unsqueeze(1)
     for end in range(1, tokens.shape[1] + 1):
-        text = Text.of(tokens[:, :end], tokens.new_full((len(tokens), 1), end))
+        text = CopySource.of(tokens[:, :end], tokens.new_full((len(tokens), 1), end))
         runs = extended(F.pad(runs[..., : end - 1], (0, 1)), text, tokens[:, end - 1 : end])
         steps.append(copied(runs, text))
     return Copied(*(torch.cat(parts, dim=1) for parts in zip(*steps, strict=True)))
 
 
-def mixed(logits: Tensor, of: Copied, weights: CopyWeights, d2t: Tensor | None, vocab_size: int) -> Tensor:
+def mix_copies(
+    logits: Tensor, of: Copied, weights: CopyWeights, d2t: Tensor | None, vocab_size: int
+) -> Tensor:
     """Return log-probabilities q [B, P, V] of the mixture over the target's whole vocabulary, of logits [B, P, V'].
 
     `d2t` Long [V'] says which tokens the logits are of; None for all. Computed in float32, or float64.
@@ -138,7 +140,7 @@ class Guesses(NamedTuple):
     best_prob: Tensor
 
 
-def joined(parts: Sequence[Guesses]) -> Guesses:
+def join_guesses(parts: Sequence[Guesses]) -> Guesses:
     """Return the predictions of several parts, at least one, as one."""
     return Guesses(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 

@@ -10,7 +10,7 @@ import torch
 from transformers import PretrainedConfig
 
 from clover.drafts.base import SYSTEMS, DraftModel
-from clover.drafts.config import check_options, check_target
+from clover.drafts.config import check_draft_options, check_target
 from clover.errors import UserError, one_line
 from clover.target import TargetWeights, tensors_fingerprint
 from clover.target.loading import FAILURES
@@ -88,7 +88,7 @@ def _checked(name: str) -> tuple[Mapping[str, Any], type[DraftModel]]:
     if not isinstance(kind, str) or kind not in SYSTEMS:
         known = ", ".join(sorted(SYSTEMS))
         raise UserError(f"{name} is not a draft: its model_type is {str(kind)[:60]!r}, known are {known}")
-    check_options(SYSTEMS[kind].config_class, described, f"{name}: config.json")
+    check_draft_options(SYSTEMS[kind].config_class, described, f"{name}: config.json")
     return described, SYSTEMS[kind]
 
 

@@ -38,7 +38,7 @@ from clover.cpu.linear import linear_of
 from clover.drafts import copies
 from clover.drafts.base import DraftModel
 from clover.drafts.config import DraftConfig, OneLayer, Scale
-from clover.drafts.copies import LONGEST, CopyWeights, Guesses, Text, fit_copy_weights
+from clover.drafts.copies import LONGEST, CopySource, CopyWeights, Guesses, fit_copy_weights
 from clover.drafts.layers import TokenTable, attention_heads, has_room, identity_linear, unit_scale
 from clover.drafts.session import DraftSession, shifted
 from clover.drafts.training import LossConfig, TrainingDefaults
@@ -235,7 +235,7 @@ class RecallSession(DraftSession):
         runs: Int [B, P, S], how many tokens before each slot are also the end of each frontier node's path.
     """
 
-    text: Text
+    text: CopySource
     runs: Tensor
 
     def __init__(self, draft: RecallDraft, cache: KVCache, weights: CopyWeights | None):
@@ -272,10 +272,10 @@ class RecallSession(DraftSession):
         if self.depth == 0:
             # A text has one slot at least, even without tokens.
             text = self.cache.tokens[:, : max(self.cache.length, 1)]
-            self.text = Text.of(text, self.cache.positions(1))
+            self.text = CopySource.of(text, self.cache.positions(1))
             self.runs = copies.runs_at_end(self.text)
         found = copies.copied(self.runs, self.text)
-        return copies.mixed(logits, found, self.weights, draft.d2t, draft.target.vocab_size)
+        return copies.mix_copies(logits, found, self.weights, draft.d2t, draft.target.vocab_size)
 
     def over(self, cache: Any) -> Self:
         return type(self)(self.draft, cache, self.weights)

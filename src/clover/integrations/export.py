@@ -33,7 +33,7 @@ def export(
     then. Returns what the draft loses there; None for nothing.
     """
     if target is not None:
-        check_target(target)
+        check_no_gguf(target)
     check_output_directory(output, overwrite)
     loaded = load_unbound(assets.draft_place(draft))
     _check(loaded, draft, drafted)
@@ -47,7 +47,7 @@ def export(
     return "other engines have no place for its copies from the text" if copies else None
 
 
-def check_target(name: str) -> None:
+def check_no_gguf(name: str) -> None:
     """Raise UserError, which has the command that writes a directory in its place, for a target in a GGUF file."""
     if is_gguf(name):
         folder = json.dumps(f"{Path(name).stem}-hf")

@@ -32,8 +32,8 @@ from clover.engine import Engine, Request, Scheduler
 from clover.errors import UserError
 from clover.integrations.transformers_options import (
     Ends,
+    check_generate_options,
     check_model,
-    check_options,
     read_ends,
     read_prompts,
     row_options,
@@ -98,7 +98,7 @@ class Speculative:
 
         Returns Long [B, T + new tokens]: prompts and new tokens, padded on the right.
         """
-        check_options(generation_config, model_kwargs)
+        check_generate_options(generation_config, model_kwargs)
         check_model(model, len(input_ids))
         prompts = read_prompts(
             input_ids, model_kwargs.get("attention_mask"), model_kwargs.get("position_ids")
@@ -115,7 +115,7 @@ class Speculative:
         decoding = engine.open(len(prompts))
         for request in _requests(engine.target, prompts, ends, options):
             decoding.add(request)
-        batch = _Batch(input_ids, criteria, getattr(generation_config, "_pad_token_tensor", None))
+        batch = _GenerateRows(input_ids, criteria, getattr(generation_config, "_pad_token_tensor", None))
         if self.streamer is not None:
             self.streamer.put(input_ids.cpu())
         batch.decode(decoding, self.streamer)
@@ -225,7 +225,7 @@ def _wrapped(model: hf.PreTrainedModel) -> TargetWeights:
             weight.requires_grad_(True)
 
 
-class _Batch:
+class _GenerateRows:
     """The batch as `generate` would have it: all rows up to one column, and which of them have ended.
 
     Without an end-of-sequence token rows that have ended go on until all have, as they do there.

@@ -46,7 +46,7 @@ def refused(what: str) -> UserError:
     return UserError(f"speculative decoding cannot honour {what}; leave it out, or leave custom_generate out")
 
 
-def check_options(config: hf.GenerationConfig, arguments: Mapping[str, Any]) -> None:
+def check_generate_options(config: hf.GenerationConfig, arguments: Mapping[str, Any]) -> None:
     """Raise UserError for a generation mode, an option or an argument of `generate` that cannot be honoured."""
     mode = config.get_generation_mode()
     if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):

@@ -66,7 +66,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Place:
+class PositionBin:
     """The steps of some texts that begin at positions `start` to `end` - 1, prompts counted, and their τ."""
 
     start: int
@@ -89,7 +89,7 @@ class EvaluatedSetting:
     temperature: float
     groups: tuple[Group, ...]
     kinds: tuple[Share, ...]
-    places: tuple[Place, ...] = ()
+    places: tuple[PositionBin, ...] = ()
 
     @property
     def all(self) -> Group:
@@ -149,7 +149,7 @@ def count_kinds(prompts: Sequence[TaskPrompt], run: Run, tokenizer: Any) -> tupl
     return tuple(found)
 
 
-def count_places(prompts: Sequence[TaskPrompt], run: Run) -> tuple[Place, ...]:
+def count_places(prompts: Sequence[TaskPrompt], run: Run) -> tuple[PositionBin, ...]:
     """Return τ by the position at which steps begin: below 256, and from there on in ranges that double."""
     places: dict[int, dict[int, list[int]]] = {}  # by range and text, its tokens and steps
     for text, (prompt, steps) in enumerate(zip(prompts, run.steps, strict=True)):
@@ -164,7 +164,7 @@ def count_places(prompts: Sequence[TaskPrompt], run: Run) -> tuple[Place, ...]:
         pairs = [(tokens, steps) for tokens, steps in texts.values()]
         start, end = _FIRST_RANGE * 2**number // 2 if number else 0, _FIRST_RANGE * 2**number
         tokens, steps = map(sum, zip(*pairs, strict=True))
-        found.append(Place(start, end, len(texts), steps, tokens, ratio(pairs)))
+        found.append(PositionBin(start, end, len(texts), steps, tokens, ratio(pairs)))
     return tuple(found)
 
 

@@ -26,7 +26,7 @@ from clover.measure.report.table import Table
 from clover.measure.report.words import duration, mode, number_of, rate, times
 from clover.measure.session import AUTO, Session
 from clover.measure.speed import Measured, Metrics, TextDifference, find_differences
-from clover.measure.speed_report import make_report
+from clover.measure.speed_report import make_speed_report
 from clover.measure.timing import Run, TimedDecoding
 from clover.metrics import Acceptance
 
@@ -158,7 +158,7 @@ def order_of_turn(methods: Sequence[T], turn: int) -> list[T]:
     return order if turn % 2 == 0 else [order[0], *order[:0:-1]]
 
 
-def measure(
+def measure_methods(
     methods: Sequence[Method],
     batches: Sequence[Sequence[Request]],
     rounds: int,
@@ -278,7 +278,7 @@ class Comparison:
         more |= {"limits": asdict(limits)} if limits else {}
         data = [asdict(one) | more for one in found]
         facts = [*models.items(), *([limits.fact] if limits else []), *self.budget.facts]
-        return make_report(title, origin, facts, run, found, data, self._notes(found))
+        return make_speed_report(title, origin, facts, run, found, data, self._notes(found))
 
     def _notes(self, found: Sequence[Metrics]) -> Iterator[tuple[str, str]]:
         """Yield what a reader of the tables must know, each line with its label."""

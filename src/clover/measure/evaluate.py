@@ -10,7 +10,14 @@ from rich.console import Console
 from clover.drafting import StaticTree, own_shape, parse_tree
 from clover.drafts import DraftModel
 from clover.errors import UserError
-from clover.measure.acceptance import EvaluatedSetting, Group, Place, count_groups, count_kinds, count_places
+from clover.measure.acceptance import (
+    EvaluatedSetting,
+    Group,
+    PositionBin,
+    count_groups,
+    count_kinds,
+    count_places,
+)
 from clover.measure.budget import Budget, growing_parts
 from clover.measure.options import EvaluateOptions
 from clover.measure.ranks import MAX_HEADS, TOP, HeadAccuracy, RankPath, TopCounts, rank_texts
@@ -21,7 +28,7 @@ from clover.measure.report.table import Table
 from clover.measure.report.words import mode, number_of
 from clover.measure.session import OWN, Session
 from clover.measure.systems import draft_kind
-from clover.measure.timing import Run, decode, joined
+from clover.measure.timing import Run, join_runs, time_decoding
 from clover.measure.trees import tree_label
 from clover.options import next_command
 
@@ -51,7 +58,7 @@ class Evaluation:
 
     def setting(self, key: Key, budget: int) -> EvaluatedSetting:
         """Return the acceptance of one tree, with at most `budget` draft tokens, at one temperature."""
-        prompts, run = [self.session.prompts[number] for number in self.order], joined(self.runs[key])
+        prompts, run = [self.session.prompts[number] for number in self.order], join_runs(self.runs[key])
         kinds = count_kinds(prompts, run, self.session.target.tokenizer)
         tree, temperature = key
         places = count_places(prompts, run)
@@ -103,12 +110,12 @@ def _measure(
             runs, ranks = dict[Key, Run](), list[tuple[RankPath, ...]]()
             for tree, temperature in needed:
                 every = session.requests(temperature, options.seed)
-                runs[tree, temperature] = decode(engines[tree], [every[number] for number in numbers])
+                runs[tree, temperature] = time_decoding(engines[tree], [every[number] for number in numbers])
             if options.details:
                 some = [session.requests()[number] for number in numbers]
                 ranks = rank_texts(session.target, draft, some, runs[greedy].texts, MAX_HEADS)
             found.add(numbers, runs, ranks)
-            tau = joined(found.runs[settings[0]]).acceptance.tau
+            tau = join_runs(found.runs[settings[0]]).acceptance.tau
             progress.reach(len(found.order), f"τ {tau:.2f} after {number_of(len(found.order), 'prompt')}")
     heads = HeadAccuracy.of(found.ranks, min(draft.max_depth, MAX_HEADS)) if options.details else None
     return [found.setting(key, engines[key[0]].policy.max_nodes - 1) for key in settings], heads
@@ -209,7 +216,7 @@ def _acceptance_table(settings: Sequence[EvaluatedSetting], names: Mapping[str, 
 
 def _place_table(settings: Sequence[EvaluatedSetting], names: Mapping[str, str]) -> Table:
     rows = [(setting, place) for setting in settings for place in setting.places]
-    columns: dict[str, Callable[[tuple[EvaluatedSetting, Place]], str]] = {
+    columns: dict[str, Callable[[tuple[EvaluatedSetting, PositionBin]], str]] = {
         "tree": lambda row: names.get(row[0].tree, row[0].tree),
         "T": lambda row: f"{row[0].temperature:g}",
         "position": lambda row: f"{row[1].start:,} – {row[1].end - 1:,}",

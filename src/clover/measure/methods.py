@@ -16,7 +16,7 @@ from clover.engine import Engine, PhaseClock, Request
 from clover.errors import UserError, one_line
 from clover.measure.session import AUTO, LOOKUP, OWN, PLAIN, Session
 from clover.measure.systems import system_name
-from clover.measure.timing import Run, decode, wait_for
+from clover.measure.timing import Run, time_decoding, wait_for
 from clover.metrics import Acceptance
 from clover.target import TargetModel
 from clover.target.loading import FAILURES
@@ -139,7 +139,9 @@ class Method:
 
     def decode(self, batch: Sequence[Request]) -> Run:
         """Decode a batch."""
-        return self.way(batch) if isinstance(self.way, TransformersGenerate) else decode(self.way, batch)
+        return (
+            self.way(batch) if isinstance(self.way, TransformersGenerate) else time_decoding(self.way, batch)
+        )
 
     @property
     def drafts(self) -> bool:

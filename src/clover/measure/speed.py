@@ -19,7 +19,7 @@ from clover.engine import STEP_PHASES, Request
 from clover.measure.ceilings import Limits
 from clover.measure.methods import Method
 from clover.measure.report.statistics import Estimate, ratio
-from clover.measure.timing import Run, decode
+from clover.measure.timing import Run, time_decoding
 from clover.metrics import Acceptance
 from clover.target import TargetWeights
 
@@ -80,7 +80,7 @@ class Measured:
         if device.type != "cuda":
             return replace(self, steps=step_seconds(chain(*self.batches)))
         torch.cuda.reset_peak_memory_stats(device)
-        steps = step_seconds([decode(self.method.engine, requests, synchronize=True)])
+        steps = step_seconds([time_decoding(self.method.engine, requests, synchronize=True)])
         return replace(self, steps=steps, peak_memory=torch.cuda.max_memory_allocated(device))
 
     @property

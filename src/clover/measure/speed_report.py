@@ -74,7 +74,7 @@ def step_table(found: Sequence[Metrics]) -> Table:
     )
 
 
-def make_report(
+def make_speed_report(
     title: str,
     origin: Provenance,
     facts: Sequence[tuple[str, str]],

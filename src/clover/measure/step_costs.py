@@ -17,7 +17,7 @@ from clover.drafts import DraftModel
 from clover.engine import Engine, PhaseClock, Request
 from clover.measure.session import PLAIN
 from clover.measure.steps import StepCost, time_in_turn
-from clover.measure.timing import decode
+from clover.measure.timing import time_decoding
 from clover.target import TargetWeights
 from clover.tree import TokenTree, TreeShape
 
@@ -90,7 +90,7 @@ def measure_steps(
     """
     batch = [replace(one, eos=()) for one in sorted(batch, key=lambda one: -len(one.prompt))]
     # The first pass brings weights from the disk and packs them: it must not count.
-    decode(Engine(target), [replace(batch[-1], max_new_tokens=_WARM_TOKENS)])
+    time_decoding(Engine(target), [replace(batch[-1], max_new_tokens=_WARM_TOKENS)])
     texts, clock = [list(one.prompt) for one in batch], PhaseClock(synchronize=True)
     started = time.monotonic()
     with closing(Engine(target).run(batch, clock)) as events:

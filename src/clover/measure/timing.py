@@ -103,7 +103,7 @@ class TimedDecoding:
         )
 
 
-def decode(
+def time_decoding(
     engine: Engine, batch: Sequence[Request], synchronize: bool = False, max_sequences: int | None = None
 ) -> Run:
     """Decode a batch once, `max_sequences` at a time; for `synchronize` see `PhaseClock`."""
@@ -118,7 +118,7 @@ def wait_for(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def joined(runs: Sequence[Run]) -> Run:
+def join_runs(runs: Sequence[Run]) -> Run:
     """Return runs of different texts as one, with the clock of the first."""
     every = [(run.texts, run.acceptances, run.steps) for run in runs]
     texts, acceptances, steps = (tuple(chain(*parts)) for parts in zip(*every, strict=True))

@@ -36,7 +36,7 @@ from clover.measure.report.words import duration, mode, number_of, times
 from clover.measure.session import OWN, PLAIN, Session
 from clover.measure.steps import StepCost, share_time, time_in_turn
 from clover.measure.systems import draft_kind
-from clover.measure.timing import WRITTEN_TOGETHER, decode
+from clover.measure.timing import WRITTEN_TOGETHER, time_decoding
 from clover.measure.trees import TreeCandidate, tree_label, worth_timing
 from clover.options import next_command
 
@@ -101,7 +101,7 @@ def run_tune(options: TuneOptions, console: Console | None = None, errors: Conso
     facts = {"time": duration(budget.used)}
     if missing := options.batch_sizes[len(sizes) :]:
         facts["not timed"] = f"batch size {', '.join(map(str, missing))}, by {budget.why}"
-    report = make_report(session, options, title, texts, sizes, **facts, **dict(budget.facts))
+    report = make_tune_report(session, options, title, texts, sizes, **facts, **dict(budget.facts))
     wrote = f"wrote {file}; --tree auto, the default, starts from it"
     publish(report, console, options.json, lines=[wrote, next_command("use it", "serve", options)])
     return tuning
@@ -160,7 +160,7 @@ def rank_paths(
         if len(found) >= _FEWEST_TEXTS and budget.share + took > _WRITING_SHARE:
             break
         started, some = budget.share, [requests[number] for number in numbers]
-        texts = decode(engine, some).texts
+        texts = time_decoding(engine, some).texts
         found += rank_texts(session.target, draft, some, texts, depth)
         progress.reach(len(found), "writing texts with the target, and ranking their tokens with the draft")
         took = budget.share - started
@@ -226,7 +226,7 @@ def _tuning(session: Session, origin: Provenance, sizes: Sequence[Sequence[Timed
     )
 
 
-def make_report(
+def make_tune_report(
     session: Session,
     options: TuneOptions,
     title: str,

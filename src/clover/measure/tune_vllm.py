@@ -19,7 +19,7 @@ from clover.drafting.tuning import VerifyCost, seconds_at
 from clover.drafts import RecallDraft
 from clover.errors import UserError
 from clover.files import check_output_file, write_json
-from clover.integrations.export import check_target, export
+from clover.integrations.export import check_no_gguf, export
 from clover.integrations.vllm.costs import measure_costs, numbers_to_time
 from clover.measure.budget import Budget
 from clover.measure.options import TuneOptions
@@ -33,7 +33,7 @@ from clover.measure.tune import (
     TimedTree,
     fastest_first,
     load_session,
-    make_report,
+    make_tune_report,
     rank_paths,
 )
 from clover.validation import checked, read_model, validated
@@ -149,7 +149,7 @@ def run_tune_vllm(
     title = f"vLLM: draft {', '.join(f'{one.nodes - 1} at batch {one.batch_size}' for one in best)}"
     steps = "of vLLM, between measured ones a straight line"
     publish(
-        make_report(session, options, title, texts, counts, steps, vLLM=costs.vllm),
+        make_tune_report(session, options, title, texts, counts, steps, vLLM=costs.vllm),
         console,
         options.json,
         lines=[line],
@@ -168,7 +168,7 @@ def _check(options: TuneOptions) -> None:
     if options.device is not None:
         raise UserError(f"vLLM runs on the device it was built for; leave --device out, or {_ELSEWHERE}")
     if options.target is not None:
-        check_target(options.target)
+        check_no_gguf(options.target)
 
 
 def _measured(session: Session, options: TuneOptions) -> StepCosts:

@@ -26,9 +26,9 @@ def uniforms(seeds: Tensor, *counters: Tensor | int) -> Tensor:
     >>> draws.shape, [round(mean, 2) for mean in draws.mean(1).tolist()]
     (torch.Size([2, 100000]), [0.5, 0.5])
     """
-    state = mixed(seeds + STEP)
+    state = mix_bits(seeds + STEP)
     for counter in counters:
-        state = mixed(state + _scaled(counter))
+        state = mix_bits(state + _scaled(counter))
     return _uniform(state)
 
 
@@ -51,13 +51,13 @@ def state_of(seeds: Tensor, *counters: Tensor | int) -> Tensor:
     """Return the states, Long, before their last mixing; those of a last counter 0 plus n · STEP are those of n."""
     state = seeds + STEP
     for counter in counters:
-        state = mixed(state) + _scaled(counter)
+        state = mix_bits(state) + _scaled(counter)
     return state
 
 
 def _gumbel(state: Tensor) -> Tensor:
     """Return float64 numbers, from states before their last mixing, which changes them."""
-    return _uniform(mixed(state)).log_().neg_().log_().neg_()
+    return _uniform(mix_bits(state)).log_().neg_().log_().neg_()
 
 
 def _uniform(state: Tensor) -> Tensor:
@@ -70,7 +70,7 @@ def _scaled(counter: Tensor | int) -> Tensor | int:
     return counter * STEP
 
 
-def mixed(state: Tensor) -> Tensor:
+def mix_bits(state: Tensor) -> Tensor:
     """Mix the bits of states [...] in their place: a vocabulary of them does not stay in the processor's cache."""
     state.bitwise_xor_(_shifted(state, 30)).mul_(_MULTIPLIERS[0])
     state.bitwise_xor_(_shifted(state, 27)).mul_(_MULTIPLIERS[1])

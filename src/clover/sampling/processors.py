@@ -36,7 +36,7 @@ class Processors:
     ) -> None:
         self._configure(params)
         self._texts = [
-            _Text(prompt, device) if row.process else None
+            _GrowingTokens(prompt, device) if row.process else None
             for row, prompt in zip(params, prompts, strict=True)
         ]
         self.states: list[GrammarState | None] = [row.grammar and row.grammar.fresh() for row in params]
@@ -98,7 +98,7 @@ class Processors:
         self.states += other.states
 
 
-class _Text:
+class _GrowingTokens:
     """A text that grows, Long [T], in memory that doubles."""
 
     def __init__(self, prompt: Sequence[int], device: torch.device | str):

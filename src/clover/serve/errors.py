@@ -7,7 +7,7 @@ from fastapi import HTTPException
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.responses import JSONResponse
 
-from clover.validation import describe
+from clover.validation import describe_problem
 
 
 class ApiError(HTTPException):
@@ -47,7 +47,7 @@ def no_model(served: str) -> ApiError:
 
 def invalid_body(problems: Sequence[Any]) -> ApiError:
     """Return the error for a body in which pydantic lists problems, at places that begin with "body"."""
-    problem = describe([one | {"loc": one["loc"][1:]} for one in problems])
+    problem = describe_problem([one | {"loc": one["loc"][1:]} for one in problems])
     if problem.kind == "json_invalid":
         return ApiError(400, problem.message, "invalid_json")
     return ApiError(400, problem.message, "invalid_value", problem.field)

@@ -24,7 +24,7 @@ from clover.sampling import SamplingParams
 from clover.sampling.params import Process
 from clover.serve.bodies import Body, ChatBody, CompletionBody
 from clover.serve.errors import ApiError, no_model
-from clover.templates import check_options
+from clover.templates import check_template_options
 
 _COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
 _SAMPLING = (
@@ -148,7 +148,7 @@ class RequestParser:
         if length > self._most_characters:  # to read them would take seconds
             raise self._too_long(f"{length} characters", field)
         with _errors_of("chat_template_kwargs"):
-            check_options(self._model.target.tokenizer, options, tools)
+            check_template_options(self._model.target.tokenizer, options, tools)
         with _errors_of(field):
             return self._model.encode(prompt, tools, options)
 

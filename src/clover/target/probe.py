@@ -19,7 +19,7 @@ from clover.target.cached_model import CachedModel
 from clover.target.loading import FAILURES
 from clover.target.protocol import HiddenStates
 from clover.target.structure import cache_of
-from clover.target.support import set_windows, windows
+from clover.target.support import layer_windows, set_windows
 from clover.target.windows import Windows
 from clover.tree import TokenTree
 
@@ -46,7 +46,7 @@ class PlainRun:
 
 def run_plainly(target: CachedModel) -> PlainRun:
     """Run text and path; UserError if the model cannot, or sees less than the probe needs."""
-    for layer, (kind, window) in enumerate(windows(target.config)):
+    for layer, (kind, window) in enumerate(layer_windows(target.config)):
         if window < TEXT + len(PATH):
             raise UserError(
                 f"{target.name}: layer {layer} is of the type {kind} and sees only {window} tokens"

@@ -100,7 +100,7 @@ def longest_run(config: PretrainedConfig, inside_windows: bool) -> tuple[int, st
     frequencies switch, because keys before and after it do not fit together.
     """
     limits = [(context_length(config), "context")]
-    for layer, (kind, window) in enumerate(windows(config) if inside_windows else ()):
+    for layer, (kind, window) in enumerate(layer_windows(config) if inside_windows else ()):
         limits.append((window, f"window of layer {layer} ({kind})"))
     limits += [(switch, f"reach of rotary frequencies ({kind})") for kind, switch in _rotary_switches(config)]
     return min(limits, key=lambda limit: limit[0])
@@ -137,7 +137,7 @@ def layer_kinds(config: PretrainedConfig) -> list[str]:
     return [FULL_ATTENTION] * layers
 
 
-def windows(config: PretrainedConfig) -> Iterator[tuple[str, int]]:
+def layer_windows(config: PretrainedConfig) -> Iterator[tuple[str, int]]:
     """Yield for each layer its attention type and the number of tokens it sees."""
     for kind in layer_kinds(config):
         window = getattr(config, _WINDOW_FIELDS.get(kind, ""), None)

@@ -101,7 +101,9 @@ def find_or_make(
             if found := find(name, layout):  # made by the process that was waited for
                 return found
             _make_room(size)
-            _tell(f"converting weights once, {_gigabytes(size)}, which are kept in {place()}; {describe()}")
+            _tell(
+                f"converting weights once, {_gigabytes(size)}, which are kept in {place()}; {describe_limit()}"
+            )
             with output_file(_path(name)) as temporary:
                 _write(temporary, layout, make)
             return find(name, layout)
@@ -127,7 +129,7 @@ def clear() -> None:
             _remove([*place().glob(".*.partial"), *map(_path, sizes())])
 
 
-def describe() -> str:
+def describe_limit() -> str:
     """Say how much is kept at most, and how to remove it."""
     return f"at most {_gigabytes(LIMIT)} are kept; clover cache --clear removes them, --no-weight-cache keeps none"
 

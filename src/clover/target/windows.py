@@ -15,7 +15,7 @@ from transformers import PretrainedConfig
 
 from clover.cache import KVCache
 from clover.target.structure import sdpa_mask
-from clover.target.support import CHUNKED_ATTENTION, FULL_ATTENTION, UNLIMITED, windows
+from clover.target.support import CHUNKED_ATTENTION, FULL_ATTENTION, UNLIMITED, layer_windows
 
 Masks = Tensor | dict[str, Tensor] | None
 
@@ -33,7 +33,7 @@ class Windows:
     @classmethod
     def of(cls, config: PretrainedConfig) -> "Windows":
         """Return the windows that a configuration names."""
-        sizes = {kind: size for kind, size in windows(config) if size < UNLIMITED}
+        sizes = {kind: size for kind, size in layer_windows(config) if size < UNLIMITED}
         return cls(sizes, by_type=getattr(config, "layer_types", None) is not None)
 
     def masks(self, mask: Tensor | None, positions: Tensor, cache: KVCache, dtype: torch.dtype) -> Masks:

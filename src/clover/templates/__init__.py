@@ -11,12 +11,12 @@ model gets an error, because it is no chat model.
 
 from clover.templates.rendering import (
     answer_start,
-    check_options,
-    describe,
+    check_template_options,
     encode_rendered,
     encode_text,
     render,
     spare_bos,
+    template_name,
 )
 from clover.templates.template import PLAIN_TEMPLATE, REASONING, TemplateRefused
 
@@ -25,8 +25,8 @@ __all__ = [
     "REASONING",
     "TemplateRefused",
     "answer_start",
-    "check_options",
-    "describe",
+    "check_template_options",
+    "template_name",
     "encode_rendered",
     "encode_text",
     "render",

@@ -43,7 +43,7 @@ def render(
         UserError: there is no template, or it does not read one of the options.
     """
     template = find_template(tokenizer, tools, plain)
-    check_options(tokenizer, options or {}, tools)
+    check_template_options(tokenizer, options or {}, tools)
     given = [template.readable(message) for message in messages]
     try:
         text = template.fill(given, tools, answer, options)
@@ -66,7 +66,7 @@ def render(
     return text
 
 
-def check_options(tokenizer: Any, options: Mapping[str, Any], tools: Sequence[Any] = ()) -> None:
+def check_template_options(tokenizer: Any, options: Mapping[str, Any], tools: Sequence[Any] = ()) -> None:
     """Raise UserError for the first name among the options of `render` that the chat template does not read."""
     if not options:
         return
@@ -108,7 +108,7 @@ def answer_start(tokenizer: Any, messages: Sequence[Message], tools: Sequence[An
     return ""
 
 
-def describe(tokenizer: Any) -> str:
+def template_name(tokenizer: Any) -> str:
     """Return whose the chat template is, and its first 80 characters."""
     return find_template(tokenizer, (), plain=True).name
 
@@ -116,7 +116,7 @@ def describe(tokenizer: Any) -> str:
 @lru_cache(maxsize=64)
 def _options_of(template: Template) -> frozenset[str]:
     """Return the names that a template reads from outside, but for those that `fill` and the tokenizer give it."""
-    environment = jinja2.Environment(extensions=[_Generation, "jinja2.ext.loopcontrols"])
+    environment = jinja2.Environment(extensions=[_GenerationBlock, "jinja2.ext.loopcontrols"])
     try:
         names = jinja2.meta.find_undeclared_variables(environment.parse(template.text))
     except jinja2.TemplateSyntaxError:
@@ -131,7 +131,7 @@ def _options_of(template: Template) -> frozenset[str]:
     return frozenset(names - given - {"raise_exception", "strftime_now"})
 
 
-class _Generation(Extension):
+class _GenerationBlock(Extension):
     """The block `{% generation %}`, which transformers knows; only what is read inside matters here."""
 
     tags = {"generation"}  # noqa: RUF012

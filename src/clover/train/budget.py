@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
-from clover.data import Batch, Batches
+from clover.data import Batches, TextBatch
 from clover.drafts import DraftModel
 from clover.train.config import TrainConfig
 
@@ -56,7 +56,7 @@ class TrainingBudget:
         """Go on from what an interrupted run has spent."""
         self.step, self.tokens, self._before = step, tokens, seconds
 
-    def count(self, batches: Sequence[Batch]) -> None:
+    def count(self, batches: Sequence[TextBatch]) -> None:
         """Count a step on these batches."""
         self.step += 1
         self.tokens += sum(int(batch.lengths.sum()) for batch in batches)

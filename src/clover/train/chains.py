@@ -11,16 +11,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from clover.data import Batch
+from clover.data import TextBatch
 from clover.data.features import Features
 from clover.drafts import DraftModel
-from clover.drafts.copies import Copied, CopyWeights, copied_in, mixed
+from clover.drafts.copies import Copied, CopyWeights, copied_in, mix_copies
 from clover.drafts.vocabulary import target_tokens
 from clover.metrics import Acceptance
 from clover.train.losses import chunk_rows, target_logits_of
 
 
-def walk(draft: DraftModel, batch: Batch, features: Features, outputs: Tensor) -> Acceptance:
+def walk(draft: DraftModel, batch: TextBatch, features: Features, outputs: Tensor) -> Acceptance:
     """Return the acceptance of a chain of D tokens in a batch, from the outputs [D, B, T, H] of all heads."""
     right = _right(draft, batch, features, outputs)
     runs, found = right.cumprod(-1).sum(-1).cpu(), Acceptance()
@@ -34,7 +34,7 @@ def walk(draft: DraftModel, batch: Batch, features: Features, outputs: Tensor) -
     return found
 
 
-def _right(draft: DraftModel, batch: Batch, features: Features, outputs: Tensor) -> Tensor:
+def _right(draft: DraftModel, batch: TextBatch, features: Features, outputs: Tensor) -> Tensor:
     """Return whether each head's first choice at a position is the target's own token, and learnt: Long [B, T, D]."""
     learnt, depth, length = batch.predicted_mask, len(outputs), batch.tokens.shape[1]
     vocab_size, device = draft.target.vocab_size, outputs.device
@@ -53,7 +53,7 @@ def _right(draft: DraftModel, batch: Batch, features: Features, outputs: Tensor)
         logits = draft.train_logits(outputs[:, text[part], at].movedim(0, 1))  # [r, D, V']
         if weights and copies:
             of = Copied(*(values[row, compared] for values in copies))
-            chosen = mixed(logits, of, weights, draft.d2t, vocab_size).argmax(-1)
+            chosen = mix_copies(logits, of, weights, draft.d2t, vocab_size).argmax(-1)
         else:
             chosen = target_tokens(draft.d2t, logits.argmax(-1))
         found[row[:, 0], at] = (chosen == best[row, compared]).long()

@@ -20,16 +20,18 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from clover.data.batching import Batch
+from clover.data.batching import TextBatch
 from clover.drafts import DraftModel, LossConfig
 from clover.drafts.vocabulary import draft_indices
 from clover.train.losses import (
     HeadMetrics,
+    Labels,
     chunk_rows,
     count_positions,
     head_weights,
+    labels_of,
     likely_tokens,
-    smooth_l1,
+    position_values,
     target_logits_of,
     weighted_sum,
     weighted_terms,
@@ -57,7 +59,7 @@ def chunked_head_loss(
     draft: DraftModel,
     outputs: Tensor,
     hidden_target: Tensor,
-    batch: Batch,
+    batch: TextBatch,
     config: LossConfig,
     scale: float = 1.0,
     counts: Tensor | None = None,
@@ -176,7 +178,7 @@ class _Work:
         compared = self.compared[part]
         hidden, following = self.hidden[compared], self.tokens[compared + 1]
         if self.sampling is None:
-            labels = _all_labels(self.draft, hidden, following)
+            labels = labels_of(self.draft, hidden, following)
         else:
             labels = _sampled_labels(self.draft, hidden, following, self.sampling)
         logits = self.draft.train_logits(states, labels.rows)
@@ -184,42 +186,10 @@ class _Work:
             logits = widened(logits)
             complete = logits if labels.log_counts is None else logits + labels.log_counts
             log_probs = logits - complete.logsumexp(-1, keepdim=True)
-            distillation = -(log_probs @ labels.probs.to(log_probs.dtype)[..., None])[..., 0]
-            regression = smooth_l1(states, hidden[:, None], self.unit)
-            known, index = labels.token >= 0, labels.token.clamp_min(0)[:, None, None]
-            label = -log_probs.gather(-1, index.expand(-1, log_probs.shape[1], -1))[..., 0] * known[:, None]
-        correct = log_probs.argmax(-1) == labels.best[:, None]
-        return distillation, regression, label, correct, torch.ones_like(correct)
+            return position_values(log_probs, states, hidden, labels, self.unit)
 
 
-@dataclass(frozen=True)
-class _Labels:
-    """What a draft learns at r positions, over S rows of its lm_head.
-
-    `probs` [r, S] of the target, 0 where its best token is unknown to the draft; `best` and `token` Long [r], indices
-    of the target's and the text's token among the rows, -1 where unknown; `rows` Long [S], and `log_counts` [S], the
-    log of how many rows each stands for; both None where all rows are used.
-    """
-
-    probs: Tensor
-    best: Tensor
-    token: Tensor
-    rows: Tensor | None = None
-    log_counts: Tensor | None = None
-
-
-def _all_labels(draft: DraftModel, hidden: Tensor, following: Tensor) -> _Labels:
-    """Return labels over all rows from the target's states [r, H] and the next tokens, Long [r]."""
-    logits, d2t = target_logits_of(draft, hidden), draft.d2t
-    best = logits.argmax(-1)
-    if d2t is None:
-        return _Labels(logits.softmax(-1), best, following)
-    index = draft_indices(d2t, logits.shape[-1])
-    best, token = index[best], index[following]
-    return _Labels(logits[:, d2t].softmax(-1) * (best >= 0)[:, None], best, token)
-
-
-def _sampled_labels(draft: DraftModel, hidden: Tensor, following: Tensor, sampling: RowSampling) -> _Labels:
+def _sampled_labels(draft: DraftModel, hidden: Tensor, following: Tensor, sampling: RowSampling) -> Labels:
     """Return labels over a part of the rows.
 
     The target's best token is the best that the draft knows: logits of the whole vocabulary cost more than they are
@@ -239,7 +209,7 @@ def _sampled_labels(draft: DraftModel, hidden: Tensor, following: Tensor, sampli
     index = draft_indices(chosen, len(kept))
     probs = (widened(known[:, chosen]) + log_counts).softmax(-1)
     token = torch.where(token >= 0, index[token], -1)
-    return _Labels(probs, index[known.argmax(-1)], token, chosen, log_counts)
+    return Labels(probs, index[known.argmax(-1)], token, chosen, log_counts)
 
 
 def _find_positions(mask: Tensor, likely: Tensor | None, depth: int) -> tuple[Tensor, Tensor, Tensor]:

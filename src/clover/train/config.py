@@ -38,7 +38,7 @@ class TrainConfig:
         step_tokens: tokens of an optimizer step at least, from as many forward passes as that takes; None lets it
             grow with what has been learnt (`budget.step_tokens`).
         max_steps, max_minutes: the run ends at whichever comes first, and the learning rate is planned for it. With 0
-            steps nothing is learnt: the draft `start_from` is fitted to the texts (`clover.train.finish`).
+            steps nothing is learnt: the draft `start_from` is fitted to the texts (`fit_to_held_out`).
         epochs: passes over the data when neither of the two is given.
         optimizer: "muon" (for matrices; AdamW for the rest), or "adamw" for all; None for the system's own
             (`TrainingDefaults.optimizer`).

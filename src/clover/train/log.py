@@ -18,7 +18,7 @@ from clover.train.budget import TrainingBudget
 from clover.train.losses import HeadMetrics
 
 
-def describe(entry: dict[str, Any]) -> str:
+def describe_entry(entry: dict[str, Any]) -> str:
     """Return a log entry in one line: step, loss, accuracy of each head, speed."""
     accuracy = " ".join(f"{value:.2f}" for value in entry["accuracy"])
     speed = f"{entry['tokens_per_second']:,.0f} tokens/s"

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clover.data.batching import Batch
+from clover.data.batching import TextBatch
 from clover.drafts import DraftModel, LossConfig
 from clover.drafts.vocabulary import draft_indices
 
@@ -43,7 +43,7 @@ def head_loss(
     draft: DraftModel,
     outputs: Tensor,
     hidden_target: Tensor,
-    batch: Batch,
+    batch: TextBatch,
     config: LossConfig,
     scale: float = 1.0,
     counts: Tensor | None = None,
@@ -63,31 +63,73 @@ def head_loss(
             by default those of this batch.
     """
     tokens, (depth, _, length, _) = batch.tokens, outputs.shape
-    target_logits = target_logits_of(draft, hidden_target)  # [B, T, V]
+    labels = labels_of(draft, hidden_target[:, :-1], tokens[:, 1:])  # [B, T - 1]
     logits = widened(draft.train_logits(outputs.movedim(0, -2)))  # [B, T, D, V']
-    every = torch.arange(target_logits.shape[-1], device=tokens.device)
-    known = every if draft.d2t is None else draft.d2t
-    # [V] int64, each token's place in the draft's vocabulary; -1 where unknown.
-    index = draft_indices(known, target_logits.shape[-1])
-    best, labels = index[target_logits.argmax(-1)], index[tokens]
-    probs = target_logits[..., known].softmax(-1) * (best >= 0)[..., None]
     likely = likely_tokens(draft, hidden_target, tokens) if config.likely_tokens_only else tokens >= 0
     unit, reachable, sums = scale if config.relative else 1.0, torch.ones_like(likely), []
     for head in range(depth):
         at, compared = slice(0, max(0, length - 2 - head)), slice(1 + head, length - 1)  # t and s
-        following = labels[:, 2 + head :]  # token s + 1
-        log_probs = logits[:, at, head].log_softmax(-1)
-        distillation = -(probs[:, compared] * log_probs).sum(-1)
-        regression = smooth_l1(outputs[head, :, at], hidden_target[:, compared], unit)
-        label = -log_probs.gather(-1, following.clamp_min(0)[..., None])[..., 0] * (following >= 0)
-        correct = log_probs.argmax(-1) == best[:, compared]
-        reachable = reachable[:, at] & likely[:, compared]  # all drafted tokens of the path are likely ones
-        counted = batch.predicted_mask[:, 2 + head :] & reachable
-        values = (distillation, regression, label, correct, torch.ones_like(label))
+        log_probs, states = logits[:, at, head, None].log_softmax(-1), outputs[head, :, at, None]
+        values = position_values(log_probs, states, hidden_target[:, compared], labels.at(compared), unit)
+        reachable = reachable[:, at] & likely[:, compared]  # All drafted tokens of the path are likely ones.
+        counted = (batch.predicted_mask[:, 2 + head :] & reachable)[
+            ..., None
+        ]  # whether token s + 1 is learnt
         sums.append(torch.stack([(value * counted).sum() for value in values]))
     merged = torch.stack(sums, dim=1)
     counts = count_positions(batch.predicted_mask, depth) if counts is None else counts
     return weighted_sum(merged, counts, config), HeadMetrics(merged.detach())
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What a draft learns at positions [...], over the tokens that it knows, or S of them.
+
+    `probs` [..., S] of the target, 0 where its best token is unknown to the draft; `best` and `token` Long [...], the
+    indices of the target's and the text's token, -1 where unknown. `rows` Long [S] are the rows of the lm_head that the
+    S are, and `log_counts` [S] the log of how many rows each stands for; None where all rows are used.
+    """
+
+    probs: Tensor
+    best: Tensor
+    token: Tensor
+    rows: Tensor | None = None
+    log_counts: Tensor | None = None
+
+    def at(self, compared: slice) -> Labels:
+        """Return those at some positions of every text."""
+        return Labels(self.probs[:, compared], self.best[:, compared], self.token[:, compared])
+
+
+def labels_of(draft: DraftModel, hidden: Tensor, following: Tensor) -> Labels:
+    """Return the labels from the target's states [..., H] and the next tokens, Long [...]."""
+    logits, d2t = target_logits_of(draft, hidden), draft.d2t
+    best = logits.argmax(-1)
+    if d2t is None:
+        return Labels(logits.softmax(-1), best, following)
+    index = draft_indices(d2t, logits.shape[-1])
+    best, token = index[best], index[following]
+    return Labels(logits[..., d2t].softmax(-1) * (best >= 0)[..., None], best, token)
+
+
+def position_values(
+    log_probs: Tensor, states: Tensor, hidden: Tensor, labels: Labels, unit: float
+) -> tuple[Tensor, ...]:
+    """Return the three terms of the loss and what else `HeadMetrics` sums, at some positions: five times [..., D].
+
+    Args:
+        log_probs: [..., D, S] of the draft.
+        states: [..., D, H], its outputs.
+        hidden: [..., H], the target's states that they stand for.
+        labels: at these positions.
+        unit: of the regression.
+    """
+    index = labels.token.clamp_min(0)[..., None, None].expand(*log_probs.shape[:-1], 1)
+    distillation = -(log_probs @ labels.probs.to(log_probs.dtype)[..., None])[..., 0]
+    regression = smooth_l1(states, hidden[..., None, :], unit)
+    label = -log_probs.gather(-1, index)[..., 0] * (labels.token >= 0)[..., None]
+    correct = log_probs.argmax(-1) == labels.best[..., None]
+    return distillation, regression, label, correct, torch.ones_like(correct)
 
 
 @dataclass(frozen=True)

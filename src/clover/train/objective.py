@@ -1,6 +1,6 @@
 """What a draft is trained on, batch by batch: the frozen target's states, the draft's outputs, the loss.
 
-Shapes: B texts, T tokens, D heads, H hidden.
+Shapes: B texts, T tokens, D heads, H hidden, V' vocabulary of the draft.
 """
 
 from __future__ import annotations
@@ -11,25 +11,27 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from clover.data import Batch
+from clover.data import TextBatch
 from clover.data.features import Features, compute_features, require_finite
 from clover.drafts import DraftModel
-from clover.drafts.copies import Guesses, joined
+from clover.drafts.copies import Copied, Guesses, copied_in, join_guesses
+from clover.drafts.vocabulary import draft_indices, frequent_tokens, worthwhile_size
 from clover.metrics import Acceptance
 from clover.train.chains import walk
 from clover.train.chunked_loss import chunked_head_loss
 from clover.train.config import TrainConfig
-from clover.train.guesses import guesses_of
 from clover.train.losses import HeadMetrics
 
 _WALKED = 4096  # tokens of held-out texts in which a chain is followed
+_TOGETHER = 256  # positions of guesses whose logits exist at one time
 # Under autocast the states are bfloat16 and the weights of norms float32, on purpose.
 warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutMetrics:
     """What was measured of a draft in held-out texts.
 
     Attributes:
@@ -58,7 +60,7 @@ class Objective:
     """
 
     def __init__(
-        self, config: TrainConfig, draft: DraftModel, stored: Callable[[Batch], Features] | None = None
+        self, config: TrainConfig, draft: DraftModel, stored: Callable[[TextBatch], Features] | None = None
     ):
         self.loss_config, self.draft, self.target, self.scale = config.loss, draft, draft.target, 1.0
         self._stored = stored
@@ -66,7 +68,7 @@ class Objective:
             config.dtype is None and self.target.dtype == torch.bfloat16
         )
 
-    def loss(self, batch: Batch, depths: int, counts: Tensor) -> tuple[Tensor, HeadMetrics]:
+    def loss(self, batch: TextBatch, depths: int, counts: Tensor) -> tuple[Tensor, HeadMetrics]:
         """Return the loss [] of the first `depths` heads, from noisy states, and what was measured with it.
 
         Args:
@@ -81,7 +83,7 @@ class Objective:
             return self._loss(outputs, features, batch, counts)
 
     @torch.no_grad()
-    def measure(self, batches: Iterable[Batch]) -> HeldOut:
+    def measure(self, batches: Iterable[TextBatch]) -> HeldOutMetrics:
         """Return what the draft is right about in all `batches`, at least one; nothing is changed."""
         draft, metrics, guesses = self.draft, list[HeadMetrics](), list[Guesses]()
         hits = torch.zeros(0 if draft.d2t is None else len(draft.d2t), dtype=torch.long)
@@ -92,13 +94,13 @@ class Objective:
                 outputs = draft(features.hidden_input.float(), batch.tokens, draft.trained_depths)
                 metrics.append(self._loss(outputs, features, batch)[1])
                 if draft.copies_text or draft.d2t is not None:
-                    guessed, right = guesses_of(draft, batch, features, outputs[0])
+                    guessed, right = _guesses_of(draft, batch, features, outputs[0])
                     guesses.append(guessed)
                     hits += right.cpu()
-        return HeldOut(sum(metrics[1:], metrics[0]), hits, joined(guesses) if guesses else None)
+        return HeldOutMetrics(sum(metrics[1:], metrics[0]), hits, join_guesses(guesses) if guesses else None)
 
     @torch.no_grad()
-    def acceptance(self, batches: Iterable[Batch], most: int = _WALKED) -> Acceptance:
+    def acceptance(self, batches: Iterable[TextBatch], most: int = _WALKED) -> Acceptance:
         """Return the acceptance of a greedy chain in the first batches, up to `most` tokens; nothing is changed."""
         found, tokens = Acceptance(), 0
         for batch in batches:
@@ -112,7 +114,7 @@ class Objective:
                 found += walk(self.draft, batch, features, outputs)
         return found
 
-    def features(self, batch: Batch) -> Features:
+    def features(self, batch: TextBatch) -> Features:
         """Return the target's hidden states of a batch on its device; UserError if one is no finite number."""
         stored, kind = self._stored, self.draft.config.hidden_state
         features = stored(batch) if stored else compute_features(self.target, batch.tokens, kind)
@@ -123,7 +125,7 @@ class Objective:
         return torch.autocast(self.target.device.type, dtype=torch.bfloat16, enabled=self.bf16)
 
     def _loss(
-        self, outputs: Tensor, features: Features, batch: Batch, counts: Tensor | None = None
+        self, outputs: Tensor, features: Features, batch: TextBatch, counts: Tensor | None = None
     ) -> tuple[Tensor, HeadMetrics]:
         target = features.hidden_target
         return chunked_head_loss(self.draft, outputs, target, batch, self.loss_config, self.scale, counts)
@@ -134,3 +136,55 @@ class Objective:
             return hidden
         unit = self.scale if self.loss_config.relative else 1.0
         return hidden + (2 * torch.rand_like(hidden) - 1) * (self.loss_config.noise * unit)
+
+
+def _guesses_of(
+    draft: DraftModel, batch: TextBatch, features: Features, outputs: Tensor
+) -> tuple[Guesses, Tensor]:
+    """Return the guesses of one batch, from the outputs [B, T, H] of head 1, and the hits.
+
+    Hits are how often each index of the draft's logits was its choice, and right: Long [V'], or empty for a draft of
+    the whole vocabulary. Right is the target's most probable token.
+    """
+    learnt, target, d2t, device = batch.predicted_mask[:, 2:], draft.target, draft.d2t, outputs.device
+    states, of_target = outputs[:, :-2][learnt], features.hidden_target[:, 1:-1][learnt]
+    nothing = Copied(batch.tokens, torch.zeros_like(batch.tokens))
+    copies = copied_in(batch.tokens) if draft.copies_text else nothing
+    tokens, matching = (found[:, 1:-1][learnt] for found in copies)
+    known = torch.arange(target.vocab_size, device=device)
+    known = known if d2t is None else draft_indices(d2t, target.vocab_size)
+    hits, parts = torch.zeros(0 if d2t is None else len(d2t), dtype=torch.long, device=device), []
+    for part in torch.arange(len(states), device=device).split(_TOGETHER):
+        right, copied = target.logits(of_target[part].to(target.dtype)).argmax(-1), tokens[part]
+        own = draft.train_logits(states[part][:, None])[:, 0].double().softmax(-1)
+        probs, row = F.pad(own, (0, 1)), torch.arange(len(part), device=device)  # index -1: unknown
+        best_prob, best = own.max(-1)
+        hit = known[right] == best
+        if d2t is not None:
+            hits += best[hit].bincount(minlength=len(d2t))
+        of_right, of_copied = (probs[row, known[token]] for token in (right, copied))
+        parts.append(Guesses(matching[part], hit, copied == right, of_right, of_copied, best_prob))
+    return join_guesses(parts), hits
+
+
+def fit_to_held_out(
+    draft: DraftModel, measured: HeldOutMetrics, config: TrainConfig, counts: Tensor | None
+) -> bool:
+    """Reduce the vocabulary to the tokens that are worth their time, and set how much the draft copies from the text.
+
+    Return whether the vocabulary is smaller now, so that `measured` is no longer true of the draft.
+
+    Args:
+        draft: the trained draft, which is changed.
+        measured: what it is right about in held-out texts.
+        config: `fit_vocabulary` asks for the first; shares among the draft's own options forbid the second.
+        counts: Long [V], occurrences of each token in the texts; None for a draft of the whole vocabulary.
+    """
+    size = draft.config.draft_vocab_size
+    if config.fit_vocabulary and draft.d2t is not None and counts is not None:
+        order = counts[draft.d2t.cpu()].argsort(descending=True, stable=True)
+        draft.reduce_vocabulary(frequent_tokens(counts, worthwhile_size(measured.hits[order])))
+    guesses = None if "copy_shares" in config.draft else measured.guesses
+    if guesses is not None:
+        draft.fit_copies(guesses)
+    return draft.config.draft_vocab_size != size

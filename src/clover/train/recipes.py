@@ -9,7 +9,7 @@ import torch
 
 from clover.assets import draft_place
 from clover.drafts import DraftModel, load_usable
-from clover.drafts.config import check_names, check_options
+from clover.drafts.config import check_draft_options, check_names
 from clover.drafts.loading import find_system, system_of
 from clover.drafts.vocabulary import check_size, default_size
 from clover.errors import UserError
@@ -114,7 +114,7 @@ def _trained(config: TrainConfig, name: str, target: TargetWeights) -> DraftMode
     if draft.config.model_type != config.system:
         raise UserError(f"{name} is a draft of {draft.config.model_type}, not of {config.system}")
     check_names(draft.config_class, config.draft)
-    check_options(draft.config_class, config.draft, name)
+    check_draft_options(draft.config_class, config.draft, name)
     for option, value in config.draft.items():
         known = getattr(draft.config, option)
         if option in _MAY_DIFFER:

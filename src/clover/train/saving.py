@@ -100,7 +100,7 @@ class Checkpoints:
         return found
 
 
-def clear(config: TrainConfig) -> None:
+def remove_unfinished(config: TrainConfig) -> None:
     """Remove what an unfinished run left; other files in the directory stay, and it with them."""
     checkpoint_path(config).unlink(missing_ok=True)
     log_path(config).unlink(missing_ok=True)

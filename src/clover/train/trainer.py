@@ -19,7 +19,16 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-from clover.data import Batch, Batches, Position, Sample, SampleTexts, Texts, choose_held_out, token_counts
+from clover.data import (
+    Batches,
+    Position,
+    Sample,
+    SampleTexts,
+    TextBatch,
+    Texts,
+    choose_held_out,
+    token_counts,
+)
 from clover.data.batching import first_batches
 from clover.data.features import FeatureStore, check_store, hidden_scale
 from clover.drafts import DraftModel
@@ -32,13 +41,12 @@ from clover.measure.report.words import number_of
 from clover.target import TargetWeights, tensors_fingerprint
 from clover.train.budget import TrainingBudget, pass_tokens
 from clover.train.config import TrainConfig
-from clover.train.finish import finish
-from clover.train.log import TrainingLog, describe, stop_requests
+from clover.train.log import TrainingLog, describe_entry, stop_requests
 from clover.train.losses import count_positions
-from clover.train.objective import Objective
+from clover.train.objective import Objective, fit_to_held_out
 from clover.train.optimizers import clip_gradients, make_optimizers, optimizer_name, peak_rate, set_rate
 from clover.train.record import LOG_FILE, RECORD_FILE
-from clover.train.saving import Checkpoints, check_unfinished, clear, log_path
+from clover.train.saving import Checkpoints, check_unfinished, log_path, remove_unfinished
 
 _LOG_EVERY_SECONDS = 2.0
 _FIRST_LINE_SECONDS = 3.0  # where there is no terminal
@@ -106,13 +114,13 @@ def train(
             trainer.restore()
         else:
             trainer.measure_scale()
-            clear(config)
+            remove_unfinished(config)
         result = trainer.fit()
         if not result.finished:
             return result
         with output_directory(config.output, overwrite) as folder:
             trainer.write(folder, result)
-    clear(config)
+    remove_unfinished(config)
     return result
 
 
@@ -253,10 +261,10 @@ class Trainer:
             f"in {dtype} on {where}, {self._batch_tokens:,} tokens at a time"
         )
 
-    def _next_batches(self) -> list[Batch]:
+    def _next_batches(self) -> list[TextBatch]:
         """Return those of the next step; where the texts fail, what has been learnt is saved first."""
         place, tokens = self.batches.position, self.budget.step_tokens
-        batches: list[Batch] = []
+        batches: list[TextBatch] = []
         try:
             while not batches or sum(int(batch.lengths.sum()) for batch in batches) < tokens:
                 batches.append(next(self.batches))
@@ -278,7 +286,7 @@ class Trainer:
         if self.log.report(self.lr * self.budget.rate):
             if not math.isfinite(loss := self.log.entry["loss"]):
                 self._refuse(f"the loss is {loss}")
-            self.progress.reach(self.budget.spent, describe(self.log.entry))
+            self.progress.reach(self.budget.spent, describe_entry(self.log.entry))
 
     def _refuse(self, what: str) -> NoReturn:
         raise UserError(f"{what} at step {self.budget.step}; lower the learning rate ({self.lr:.2g})")
@@ -288,7 +296,7 @@ class Trainer:
         if (batches := self._held_out_batches()) is None:
             return None
         measured = self.objective.measure(self.progress.each(batches))
-        if finish(self.draft, measured, self.config, self.token_counts):
+        if fit_to_held_out(self.draft, measured, self.config, self.token_counts):
             self.progress.say("measuring the smaller vocabulary")
             measured = self.objective.measure(self.progress.each(batches))
         self.progress.say("measuring how many tokens are accepted")
@@ -297,7 +305,7 @@ class Trainer:
         self.log.write({"step": self.budget.step, "validation": validation})
         return validation
 
-    def _held_out_batches(self) -> list[Batch] | None:
+    def _held_out_batches(self) -> list[TextBatch] | None:
         if self.held_out is None:
             return None
         self.progress.say("measuring on held-out texts")

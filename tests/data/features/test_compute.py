@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from clover.data import Batch
+from clover.data import TextBatch
 from clover.data.features import compute_features, hidden_scale
 from clover.target import TargetModel
 from tests.families import VOCAB, tiny_model
@@ -20,11 +20,11 @@ def target() -> TargetModel:
     return TargetModel(tiny_model("llama"))
 
 
-def batch(lengths: list[int], pad: int, seed: int = 0) -> Batch:
+def batch(lengths: list[int], pad: int, seed: int = 0) -> TextBatch:
     torch.manual_seed(seed)
     tokens = torch.randint(VOCAB, (len(lengths), max(lengths)))
     real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    return Batch(tokens.where(real, pad), real, torch.tensor(lengths))
+    return TextBatch(tokens.where(real, pad), real, torch.tensor(lengths))
 
 
 def test_states_before_and_after_the_final_norm(target: TargetModel) -> None:

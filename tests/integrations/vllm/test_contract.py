@@ -8,7 +8,7 @@ import pytest
 from clover.integrations.export import export
 from clover.integrations.vllm import base, register
 from clover.integrations.vllm.names import MADE_FOR, TESTED
-from clover.integrations.vllm.recall import check_backend, padded_size
+from clover.integrations.vllm.recall import check_backend, padded_width
 from tests.integrations.vllm.engine import SYSTEMS, serve
 
 
@@ -60,7 +60,7 @@ def test_a_backend_without_room_for_recalls_heads_is_refused():
     ("width", "padded"), [(8, 64), (43, 64), (44, 128), (64, 128), (107, 128), (128, 256)]
 )
 def test_a_padded_head_holds_its_own_numbers_a_mark_and_a_position(width, padded):
-    assert padded_size(width) == padded >= width + 1 + 20
+    assert padded_width(width) == padded >= width + 1 + 20
 
 
 def test_more_tokens_than_clover_1_has_heads(drafts, prompts):

@@ -15,7 +15,7 @@ from torch import Tensor
 from clover.errors import UserError
 
 if TYPE_CHECKING:
-    from clover.data import Batch
+    from clover.data import TextBatch
     from clover.target import TargetWeights
 
 _NAMED = 12  # tokens by which a text is named
@@ -45,7 +45,7 @@ def compute_features(target: TargetWeights, tokens: Tensor, hidden_state: str) -
     return Features(hidden_input=output.draft_hidden_states, hidden_target=output.hidden)
 
 
-def require_finite(features: Features, batch: Batch, target: TargetWeights) -> Features:
+def require_finite(features: Features, batch: TextBatch, target: TargetWeights) -> Features:
     """Return features; UserError, which names the target and the text, where a hidden state is no finite number.
 
     A draft would learn nothing from it but such numbers. What stands on padding does not count.

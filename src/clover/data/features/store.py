@@ -17,7 +17,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from clover.data import Batch, Sample, Texts
+from clover.data import Sample, TextBatch, Texts
 from clover.data.features.compute import Features
 from clover.data.features.index import REMEDY, Index, Shard, read_index
 from clover.data.tensors import open_tensors
@@ -75,7 +75,7 @@ class FeatureStore(Texts):
         number = bisect_right(self._ends, row)
         return self._shards[number].sample(row - (self._ends[number - 1] if number else 0))
 
-    def features(self, batch: Batch, hidden_state: str) -> Features:
+    def features(self, batch: TextBatch, hidden_state: str) -> Features:
         """Read the states of a batch of this store's windows, [B, T, W] and [B, T, H] on its device; 0 on padding.
 
         `hidden_state`, what is read, is the kind that the store is made of, or post_norm, which all have.

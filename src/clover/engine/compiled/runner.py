@@ -42,7 +42,7 @@ _GRAPHS = 256  # of one function; PyTorch's own limit of 8 is for shapes that no
 _Storage = tuple[Tensor, ...]  # of a `KVCache`
 
 
-class _DraftInput(NamedTuple):
+class _GraphInput(NamedTuple):
     """The tensors that the draft's graph reads: `Uncommitted`, filled up, to commit, and what its tree grows from."""
 
     hidden: Tensor
@@ -114,7 +114,7 @@ class CompiledRunner(Runner):
         rows, size = len(counts), row_size(batch)
         session.cache.begin_fixed(self._width, self._width + max(drafter.max_nodes, drafter.max_expanded))
         noise = batch.sampler.gumbel_noise(drafter.max_depth, drafter.d2t)
-        draft_input = _DraftInput(
+        draft_input = _GraphInput(
             hidden=filled(hidden, (size, self._width)),
             next_tokens=filled(next_tokens, (size, self._width)),
             counts=on_device([*counts, *[0] * (size - rows)], hidden.device),
@@ -171,7 +171,7 @@ class CompiledRunner(Runner):
         finite = finite_counts(logits, verified)
         return output.draft_hidden_states, verified.path, verified.counts, verified.tokens, finite
 
-    def _commit_and_grow(self, session: Any, drafter: Any, draft_input: _DraftInput) -> tuple[Tensor, ...]:
+    def _commit_and_grow(self, session: Any, drafter: Any, draft_input: _GraphInput) -> tuple[Tensor, ...]:
         """Return the tensors of the trees, in the order of `TokenTree`; of static trees the tokens alone."""
         cache = FixedCache(draft_input.storage, draft_input.lengths, self.target.longest_run)
         session = session.over(cache)

@@ -33,7 +33,7 @@ from vllm.model_executor.layers.logits_processor import LogitsProcessor
 from vllm.model_executor.layers.vocab_parallel_embedding import VocabParallelEmbedding
 from vllm.model_executor.models import ModelRegistry
 
-from clover.drafts.config import check_options
+from clover.drafts.config import check_draft_options
 from clover.drafts.vocabulary import check_map, over_all_tokens
 from clover.integrations.vllm.names import MADE_FOR, TESTED
 
@@ -107,7 +107,7 @@ class CloverForCausalLM(nn.Module):
         fields = getattr(config, "clover", None)
         if not isinstance(fields, dict):
             raise ValueError("this draft was not written by `clover export --to vllm`")
-        check_options(self.draft_class.config_class, fields, "the draft's config.json")
+        check_draft_options(self.draft_class.config_class, fields, "the draft's config.json")
         self.config = self.draft_class.config_class(
             **{name: value for name, value in fields.items() if name != "model_type"}
         )

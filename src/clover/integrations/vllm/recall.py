@@ -65,7 +65,7 @@ class RecallForCausalLM(CloverForCausalLM):
         count = layer.num_heads // ranks if self.sharded else layer.num_heads
         first = get_tensor_model_parallel_rank() * count if self.sharded else 0
         self.heads = slice(first, first + count)
-        self.padded = padded_size(self.width)
+        self.padded = padded_width(self.width)
         self.look = Attention(
             count,
             self.padded,
@@ -152,7 +152,7 @@ class RecallForCausalLM(CloverForCausalLM):
         return F.pad(entries, (start, self.padded - self.width - start - entries.shape[1]))
 
 
-def padded_size(width: int) -> int:
+def padded_width(width: int) -> int:
     """Return S: the next power of two with room for a head and its extra channels; all backends have such sizes."""
     return max(64, 1 << (width + _BITS).bit_length())
 
