@@ -17,7 +17,7 @@ from clover.drafts.copies import Guesses
 from clover.target import TargetModel
 from clover.train import TrainConfig, train
 from clover.train.losses import HeadMetrics
-from clover.train.objective import HeldOutMetrics, fit_to_held_out
+from clover.train.objective import HeldOutMetrics, Objective, fit_to_held_out
 from tests.families import VOCAB, tiny_model
 
 COUNTS = torch.arange(VOCAB, 0, -1)  # lower tokens occur more often
