@@ -18,6 +18,7 @@ pytest.importorskip("llguidance")
 import jsonschema_rs
 import llguidance
 
+import clover
 from clover import assets
 from clover.api import Clover
 from clover.drafting import parse_tree
@@ -122,6 +123,19 @@ def test_what_is_drafted_follows_the_grammar(
     assert [one.tokens for one in guided] == [one.tokens for one in free]
     steps, before = (sum(one.acceptance.steps for one in some) for some in (guided, free))
     assert steps < before
+
+
+def test_compiled_steps_draft_under_the_grammar_too(tmp_path: Path) -> None:
+    """In as many steps as others, with the same texts; texts without a grammar run beside them."""
+    pair, found = save_tiny_pair(tmp_path, context=256), list[Any]()
+    for compile in (False, "eager"):
+        model = clover.load(*map(str, pair), tree="chain:3", compile=compile)
+        requests = [model.request(PROMPTS[0], max_new_tokens=24, grammar=one) for one in (PET, None)]
+        runs = [model.engine.run(some) for some in (requests, requests[1:], requests[:1])]
+        found.append([event.generation for run in runs for event in run if event.generation])
+    plain, compiled = ([(one.tokens, one.acceptance) for one in some] for some in found)
+    assert compiled == plain
+    assert found[1][-1].acceptance.accepted > 3, "it draws from what the grammar leaves"
 
 
 def test_chains_hold_no_token_that_is_excluded(folder: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Any, overload
 import torch
 
 from clover import assets
-from clover.chat import ChatFormat, Delta, ReplyParser, find_format, find_tool_format
+from clover.chat import ChatFormat, Delta, ReplyParser, find_format, find_tool_format, warn_of_marks
 from clover.drafting import AutoTree, PlainTree, Tree, parse_tree
 from clover.drafting.tuning import FILE_NAME, Tuning, architecture_name, read_tuning
 from clover.drafts import DraftModel, load_draft
@@ -182,6 +182,7 @@ class Clover:
 
     def _parted(self, prompt: Prompt, request: Request, generation: Generation) -> Generation:
         """Return what was generated with reasoning and words apart, where it answers a conversation."""
+        self._warn(prompt, request, generation)
         reply = self.new_reply(prompt, request.prompt)
         if reply is None:
             return generation
@@ -202,8 +203,15 @@ class Clover:
         reply = self.new_reply(prompt, request.prompt)
         for event in self.engine.run([request]):
             text = event.text if reply is None else _read(reply, event).content
+            if event.generation is not None:
+                self._warn(prompt, request, event.generation)
             if text:
                 yield text
+
+    def _warn(self, prompt: Prompt, request: Request, generation: Generation) -> None:
+        """Warn of special tokens amid the answer to a conversation."""
+        if not isinstance(prompt, str) and _is_list_of(Mapping, prompt):
+            warn_of_marks(self.target.tokenizer, request.hidden, generation.tokens)
 
     def chat(self, tools: Sequence[Mapping[str, Any]] = (), **options: Any) -> Conversation:
         """Begin a conversation, which keeps its cache between turns.
@@ -374,6 +382,7 @@ class Conversation:
                 answer = delta if answer is None else answer + delta
                 if event.generation is not None:
                     self.last = event.generation
+                    self.model._warn(messages, request, event.generation)
                 yield delta
         finally:
             if answer is not None:

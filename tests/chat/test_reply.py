@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -216,9 +217,97 @@ def test_a_forced_call_is_one_that_is_read(marks: str, prompt: str, text: str, s
     assert (call.name, call.arguments) == ("f", ARGS)
 
 
+POINT = {"type": "object", "properties": {"x": {"type": "number"}}, "required": ["x"]}
+ELEMENTS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string"},
+        "unit": {"$ref": "#/$defs/Unit"},
+        "days": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "at": {"$ref": "#/$defs/Point"},
+    },
+    "required": ["city", "at"],
+    "$defs": {"Unit": {"enum": ["C", "F"]}, "Point": POINT},
+}
+NEW_GLM = "<arg_key>{}</arg_key><arg_value>{}</arg_value>"  # GLM-4.7 and later
+STYLES = {
+    CODER: ("<tool_call>\n<function=f>\n", "<parameter={}>\n{}\n</parameter>\n", "</function>\n</tool_call>"),
+    GLM: ("<tool_call>f", NEW_GLM, "</tool_call>"),
+    GLM + "</arg_key>\n<arg_value>": (
+        *("<tool_call>f\n", "<arg_key>{}</arg_key>\n<arg_value>{}</arg_value>\n", "</tool_call>"),
+    ),
+}
+
+
+@pytest.mark.parametrize("marks", STYLES)
+@pytest.mark.parametrize("special", [False, True])
+def test_forced_calls_may_have_arguments_as_elements(marks: str, special: bool) -> None:
+    """As a schema of pydantic has them: text is not quoted, all else is JSON, also behind a reference."""
+    llguidance, hf = pytest.importorskip("llguidance"), pytest.importorskip("llguidance.hf")
+    tokenizer = make_tokenizer("{# " + marks + " #}")
+    before, element, after = STYLES[marks]
+    if special:
+        found = re.findall(r"</?(?:tool_call|arg_key|arg_value)>", before + element + after)
+        tokenizer.add_special_tokens({"extra_special_tokens": sorted(set(found))})
+    tools = [{"type": "function", "function": {"name": "f", "parameters": ELEMENTS}}]
+    format = find_format(tokenizer, (1,), calls=True)
+    assert format is not None
+    grammar = call_grammar(format, tools, "").removeprefix("lark:")
+    vocabulary = hf.from_tokenizer(tokenizer, n_vocab=len(tokenizer), eos_token=[1])
+    good = {"city": 'Paris\n <b> "5"', "unit": "C", "days": 5, "at": {"x": 1.5}}
+    several = [
+        (good, True),
+        ({"city": "5", "at": {"x": 1}}, True),
+        ({"city": "", "days": None, "at": {"x": 1}}, True),
+        ({"city": "Rome"}, False),
+        ({"city": "a</tool_call>", "at": {"x": 1}}, False),
+        (good | {"unit": "K"}, False),
+        (good | {"days": "five"}, False),
+        (good | {"at": "here"}, False),
+        (good | {"more": 1}, False),
+        ({"at": {"x": 1}, "city": "Rome"}, False),
+    ]
+    for arguments, valid in several:
+        written = [value if isinstance(value, str) else json.dumps(value) for value in arguments.values()]
+        said = before + "".join(map(element.format, arguments, written)) + after
+        matcher = llguidance.LLMatcher(
+            vocabulary, llguidance.LLMatcher.grammar_from_lark(grammar), log_level=0
+        )
+        tokens = tokenizer(said, add_special_tokens=False)["input_ids"]
+        assert (matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()) == valid, said
+        if valid:
+            (call,) = read(ReplyParser(format, "", tools), said, 3).calls
+            assert (call.name, json.loads(call.arguments)) == ("f", arguments)
+
+
 @pytest.mark.parametrize(
-    ("marks", "name"), [(CODER, "Qwen3-Coder"), (GLM, "GLM-4.5"), (GEMMA, "Gemma 4"), (LFM, "LFM2")]
+    "parameters",
+    [
+        *(
+            {"properties": 5},
+            {"properties": {"a": 5}},
+            {"properties": {"a": {"type": 5, "enum": 5, "anyOf": 5}}},
+        ),
+        *(
+            {
+                "properties": {"a": {"$ref": "#/$defs/A"}},
+                "$defs": {"A": {"$ref": "#/$defs/A"}},
+                "required": 5,
+            },
+            {},
+        ),
+    ],
 )
+def test_schemas_that_are_none_break_nothing(parameters: dict[str, Any]) -> None:
+    format = find_format(make_tokenizer("{# " + CODER + " #}"), (1,), calls=True)
+    tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
+    assert format is not None and call_grammar(format, tools, "").startswith("lark:start: call0")
+    said = "<tool_call>\n<function=f>\n<parameter=a>\nx\n</parameter>\n</function>\n</tool_call>"
+    (call,) = read(ReplyParser(format, "", tools), said, 100).calls
+    assert call.arguments == '{"a": "x"}'
+
+
+@pytest.mark.parametrize(("marks", "name"), [(GEMMA, "Gemma 4"), (LFM, "LFM2")])
 def test_a_format_whose_calls_cannot_be_forced_is_named(marks: str, name: str) -> None:
     format = find_format(make_tokenizer("{# " + marks + " #}"), (1,), calls=True)
     assert format is not None

@@ -56,6 +56,32 @@ def test_the_prompt_is_the_beginning_of_the_sample() -> None:
         assert sample.loss_mask[len(prompt) - 1 : len(prompt) + 1].tolist() == [False, True]
 
 
+@pytest.mark.parametrize("template", [tokenizers.CHATML, tokenizers.STRIPS_THINKING, None])
+@pytest.mark.parametrize(("name", "off"), [("weight", 0), ("weight", 0.0), ("train", False), ("loss", False)])
+def test_answers_of_weight_0_are_context(template: str | None, name: str, off: float) -> None:
+    """With a template that renders turn by turn, and with one that rewrites them; also as people write 0 and 1."""
+    tokenizer = make_tokenizer(template)
+    messages = [QUESTION | {name: off}, ANSWER | {name: off}, AGAIN, LAST | {name: type(off)(1)}]
+    samples = encode_records(tokenizer, [parse_record({"messages": messages}, "x")])
+    (last,) = [run for sample in samples for run in learnt(sample, tokenizer)]
+    assert "yes" in last and "hello" not in last
+    assert all("hello é 世" in tokenizer.decode(sample.tokens) for sample in samples)
+    plain = encode_records(tokenizer, [CONVERSATION])
+    assert samples[-1].tokens.tolist() == plain[-1].tokens.tolist(), "a weight is no part of the text"
+
+
+def test_records_with_other_weights_or_none_above_0_are_left_out(tmp_path: Path) -> None:
+    weights = [1, 0.5, 0, "0", 1]
+    records = [{"messages": [QUESTION, ANSWER | {"weight": weight}]} for weight in weights]
+    (tmp_path / "w.jsonl").write_text("\n".join(json.dumps(one) for one in records))
+    texts = FileTexts([tmp_path / "w.jsonl"], make_tokenizer(tokenizers.CHATML))
+    assert len(list(texts)) == 2
+    lines = sorted(texts.problems.values())
+    assert "line 2: messages, turn 2: weight is 0.5; an answer is learnt (1) or not (0)" in lines[0]
+    assert "line 3: it teaches nothing: no answer to anything has a weight above 0" in lines[1]
+    assert "line 4: messages, turn 2: weight is 0" in lines[2]
+
+
 def test_templates_that_rewrite_earlier_turns_give_a_sample_per_turn() -> None:
     tokenizer = make_tokenizer(tokenizers.STRIPS_THINKING)
     thinking = {"role": "assistant", "content": "<think>sat</think>no"}
@@ -282,6 +308,23 @@ def test_conversations_that_the_template_refuses_are_counted(tmp_path: Path) -> 
         list(FileTexts([write(tmp_path / "b.jsonl", bad)], tokenizer))
     with pytest.raises(TemplateRefused, match="roles must alternate"):
         encode_prompt(tokenizer, bad)
+
+
+def test_records_with_tools_that_the_template_does_not_show_are_left_out_and_counted(tmp_path: Path) -> None:
+    """What the model would answer without having seen them is not what the record shows."""
+    call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1}}}]}
+    good, tools = {"messages": [QUESTION, ANSWER]}, [{"type": "function", "function": {"name": "f"}}]
+    rows = [good, good | {"tools": tools}, {"messages": [QUESTION, call]}, good | {"tools": []}, good]
+    (tmp_path / "t.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    texts = FileTexts([tmp_path / "t.jsonl"], make_tokenizer(tokenizers.CHATML))
+    assert len(list(texts)) == 3
+    offered, called = texts.problems.values()
+    assert "t.jsonl, line 2: the chat template" in offered and "does not show the tool 'f'" in offered
+    assert "t.jsonl, line 3: the chat template" in called and "shows no tool calls" in called
+    assert (
+        texts.left_out.startswith("left out 2 of the first 5 texts; the first: ")
+        and "line 2" in texts.left_out
+    )
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -136,7 +137,12 @@ CHOICES = [
 ]
 
 
-@pytest.mark.parametrize("template", [QWEN, QWEN + "{% if add_generation_prompt %}<think>\n{% endif %}"])
+CODER = QWEN.replace("<tool_call>", "<tool_call><function=")
+
+
+@pytest.mark.parametrize(
+    "template", [QWEN, QWEN + "{% if add_generation_prompt %}<think>\n{% endif %}", CODER]
+)
 @pytest.mark.parametrize(
     ("choice", "names"),
     [("required", {"weather", "time"}), ({"type": "function", "function": {"name": "time"}}, {"time"})],
@@ -261,6 +267,26 @@ def test_a_model_whose_reasoning_cannot_be_told_apart_is_not_offered_for_chat() 
         assert live.post("/v1/completions", {"prompt": "Hi", "max_tokens": 2})[0] == 200
 
 
+def test_reasoning_that_nothing_gives_away_is_not_glued_in_silence() -> None:
+    """Marks of which neither name nor chat template speaks: one warning, in every front end; none for whole answers."""
+    asked = [{"role": "user", "content": "Hi"}]
+    match = r"holds the special token <\|start\|> amid its words"
+    glued = scripted(QWEN, "<|start|>Be kind.<|end|>Hello!")
+    with pytest.warns(UserWarning, match=match):
+        assert glued.generate(asked).text == "Be kind.Hello!"
+    with pytest.warns(UserWarning, match=match):
+        list(glued.chat().say("Hi"))
+    with pytest.warns(UserWarning, match=match):
+        list(glued.stream(asked))
+    with pytest.warns(UserWarning, match=match), serving(glued) as live:
+        live.post("/v1/chat/completions", {"messages": asked})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        glued.generate("Hi", max_new_tokens=2)  # no conversation
+        scripted(QWEN, "Hello!<|end|><|start|>").generate(asked)
+        scripted(HARMONY, "<|channel|>final<|message|>Hello!").generate(asked)
+
+
 def test_calls_between_special_tokens_can_be_forced(thinker: Live) -> None:
     pytest.importorskip("llguidance")
     offered = {"tools": [{"type": "function", "function": one} for one in CHOICES], "tool_choice": "required"}
@@ -272,8 +298,8 @@ def test_calls_between_special_tokens_can_be_forced(thinker: Live) -> None:
         assert json.loads(call.function.arguments)["city"] in ("Paris", "Rome")
 
 
-def test_calls_whose_arguments_are_no_json_cannot_be_forced() -> None:
-    with serving(scripted(QWEN.replace("<tool_call>", "<tool_call><function="), "x")) as live:
+def test_calls_of_which_no_grammar_is_known_cannot_be_forced() -> None:
+    with serving(scripted(QWEN.replace("<tool_call>", "<|tool_call_start|>"), "x")) as live:
         status, answer = live.post("/v1/chat/completions", ASKED | {"tool_choice": "required"})
     assert (status, answer["error"]["param"]) == (400, "tool_choice")
-    assert "calls written as Qwen3-Coder does cannot be forced" in answer["error"]["message"]
+    assert "calls written as LFM2 does cannot be forced" in answer["error"]["message"]

@@ -9,9 +9,11 @@ import openai
 import pytest
 
 pytest.importorskip("llguidance")
+import llguidance
 
 from clover.api import Clover
 from clover.errors import UserError
+from clover.grammar import Grammars
 from clover.serve.options import ServerOptions
 from tests.scripted import HARMONY, scripted
 from tests.serve.live import NAME, serving
@@ -80,6 +82,30 @@ def test_what_does_not_go_with_a_grammar_is_refused(
 ) -> None:
     with pytest.raises(openai.BadRequestError, match=said):
         create(client, **more)
+
+
+@pytest.mark.parametrize("texts", [1, 2])
+def test_a_grammar_that_becomes_too_complex_is_the_clients_mistake(tiny_model: Clover, texts: int) -> None:
+    """Unlike NaN, which is the server's; requests beside it go on."""
+    value = {"anyOf": [{"type": "string"}, {"type": "array"}, {"type": "object"}]}
+    schema = {
+        "type": "object",
+        "properties": {"a": {"enum": ["yes", "no"]}, "b": value},
+        "required": ["a", "b"],
+    }
+    format = {"type": "json_schema", "json_schema": {"name": "any", "schema": schema}}
+    body = CHAT | {"response_format": format, "max_tokens": 60, "temperature": 0, "n": texts}
+    with serving(tiny_model) as live:
+        grammars = Grammars(live.service.parser._model.target)
+        grammars.limits = llguidance.LLParserLimits(step_max_items=20)
+        live.service.parser._model._grammars = grammars
+        status, answer = live.post("/v1/chat/completions", body)
+        assert (status, answer["error"]["code"]) == (400, "grammar_failed")
+        assert answer["error"]["type"] == "invalid_request_error"
+        assert answer["error"]["param"] == "response_format"
+        assert ("text 1 of 2: the grammar" in answer["error"]["message"]) == (texts == 2)
+        status, _ = live.post("/v1/completions", {"prompt": "abc", "max_tokens": 4})
+        assert status == 200
 
 
 def test_answers_that_begin_with_reasoning_are_refused() -> None:

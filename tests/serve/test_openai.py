@@ -329,6 +329,23 @@ def test_unknown_fields_pass_only_with_what_the_server_does_anyway(
         assert status == 200 or answer["error"]["param"] == field
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "hint"),
+    [
+        ("enable_thinking", False, "chat_template_kwargs"),
+        ("reasoning_effort", "none", "chat_template_kwargs"),
+        ("guided_json", {"type": "object"}, "response_format"),
+        ("extra_body", {"top_k": 1}, "beside the other fields"),
+        ("max_new_tokens", 5, "max_tokens"),
+        ("system", "Be brief.", "messages"),
+    ],
+)
+def test_fields_of_other_servers_say_what_is_read_here(live: Live, field: str, value: Any, hint: str) -> None:
+    status, answer = live.post(CHATS, {"messages": [SHORT], "max_tokens": 1, field: value})
+    assert (status, answer["error"]["param"]) == (400, field)
+    assert answer["error"]["message"].startswith(f"{field}: ") and hint in answer["error"]["message"]
+
+
 def test_unknown_fields_may_ask_for_nothing_at_any_depth(live: Live) -> None:
     part = {"type": "text", "text": "a"}
     for value, status in ((None, 200), ("x", 400), (False, 400)):

@@ -16,6 +16,7 @@ from clover.errors import UserError
 from clover.target import TargetModel, source
 from tests.families import tiny_model
 from tests.target.test_gguf import model_of, write_gguf
+from tests.tiny import save_tiny_pair
 
 _POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 
@@ -108,6 +109,26 @@ def test_pointers_of_git_lfs_are_named(tmp_path: Path) -> None:
         place.write_bytes(content)
     (tmp_path / "x.gguf").write_text(_POINTER)
     refused(tmp_path / "x.gguf", r"x\.gguf is a pointer of Git LFS")
+
+
+@pytest.mark.parametrize("mark", ["utf-8-sig", "utf-16"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+    ],
+)
+def test_files_with_a_byte_order_mark_are_named(tmp_path: Path, name: str, mark: str) -> None:
+    """Editors on Windows write it; transformers passes over a generation_config.json for it."""
+    place, _ = save_tiny_pair(tmp_path)
+    TargetModel.load(place, dtype="float32")
+    (place / name).write_bytes((place / name).read_text(encoding="utf-8").encode(mark))
+    with pytest.raises(UserError, match=f"{name} begins with a byte order mark; save it as UTF-8"):
+        TargetModel.load(place, dtype="float32")
 
 
 def test_safetensors_that_broke_off_are_named(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 `find_format` finds out how a model marks them, a `ReplyParser` reads an answer as it is written.
 """
 
-from clover.chat.format import ChatFormat, call_grammar, find_format, find_tool_format
+from clover.chat.forced import call_grammar
+from clover.chat.format import ChatFormat, find_format, find_tool_format, warn_of_marks
 from clover.chat.reply import Delta, ReplyParser, ToolCall
 
 __all__ = [
@@ -14,4 +15,5 @@ __all__ = [
     "call_grammar",
     "find_format",
     "find_tool_format",
+    "warn_of_marks",
 ]

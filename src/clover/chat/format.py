@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from clover.chat.formats import FORMATS, THINK, Format
-from clover.chat.formats.base import ARGUMENTS, BLANK, CALL, CALL_WITH_PARAMETERS, NAME
+from clover.chat.schemas import typed
 from clover.errors import UserError, one_line
 from clover.templates import REASONING, render
 
@@ -39,6 +40,8 @@ class ChatFormat:
             text.
         name: of the format; "" for a tokenizer's own.
         forced: the parts of a call that is forced, see `clover.chat.formats.base.Format`; () where none can be.
+        element: what stands before the name of an argument, between it and its value, and after that, where arguments
+            are elements.
         special: the special tokens, by their text.
     """
 
@@ -48,6 +51,7 @@ class ChatFormat:
     name: str = ""
     forced: tuple[str, ...] = ()
     special: Mapping[str, int] = field(default_factory=dict)
+    element: tuple[str, str, str] = ("", "", "")
 
     @property
     def has_calls(self) -> bool:
@@ -61,67 +65,7 @@ class ChatFormat:
         if not self.own:
             opener = next((one for one in _OPENERS if prompt.rstrip().endswith(one)), None)
             prompt = "" if opener is None else prompt[prompt.rindex(opener) :]
-        return ResponseParser(dict(self.template), prompt, tools=list(tools) or None)  # type: ignore[arg-type]
-
-
-def call_grammar(format: ChatFormat, tools: Sequence[Mapping[str, Any]], prompt: str) -> str:
-    """Return the grammar, as `clover.grammar` reads it, of an answer to a prompt that is one call of a tool.
-
-    Raises UserError, which names the format, if calls in it cannot be forced.
-    """
-    if not format.forced:
-        written = (
-            f"written as {format.name} does" if format.name else "that its tokenizer's own template describes"
-        )
-        raise UserError(
-            f"calls {written} cannot be forced, because their arguments are no JSON; give auto or none"
-        )
-    thought = ("</think>\n\n",) if prompt.rstrip().endswith("<think>") else ()
-    rules = [
-        " ".join(_rule(part, tool["function"], format.special) for part in (*thought, *format.forced))
-        for tool in tools
-    ]
-    return (
-        "lark:start: "
-        + " | ".join(f"call{at}" for at in range(len(rules)))
-        + "".join(f"\ncall{at}: {rule}" for at, rule in enumerate(rules))
-    )
-
-
-def _rule(part: str, function: Mapping[str, Any], special: Mapping[str, int]) -> str:
-    """Return a part of a forced call as llguidance's form of Lark has it; special tokens are named by their numbers."""
-    if part == BLANK:
-        return '" "?'
-    arguments = function.get("parameters") or {"type": "object"}
-    if part == ARGUMENTS:
-        return _json(arguments)
-    if part in (CALL, CALL_WITH_PARAMETERS):
-        key = "arguments" if part == CALL else "parameters"
-        # References to definitions count from the top.
-        definitions = {name: arguments[name] for name in ("$defs", "definitions") if name in arguments}
-        return _json(_object({"name": {"const": function["name"]}, key: arguments}) | definitions)
-    text = function["name"] if part == NAME else part
-    marks = "|".join(map(re.escape, sorted(special, key=len, reverse=True)))
-    pieces = re.split(f"({marks})", text) if marks else [text]
-    return " ".join(
-        f"<[{special[piece]}]>" if piece in special else json.dumps(piece, ensure_ascii=False)
-        for piece in pieces
-        if piece
-    )
-
-
-def _json(schema: Mapping[str, Any]) -> str:
-    dense = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-    return f"%json {json.dumps({**schema, 'x-guidance': dense})}"
-
-
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
+        return ResponseParser(dict(self.template), prompt, tools=typed(tools) or None)  # type: ignore[arg-type]
 
 
 def find_tool_format(tokenizer: Any, ends: Sequence[int]) -> ChatFormat:
@@ -167,10 +111,11 @@ def find_format(tokenizer: Any, ends: Sequence[int], calls: bool = False) -> Cha
     template = template | {"fields": fields}
     text = json.dumps([template, *thoughts], ensure_ascii=False).replace("\\", "")
     hidden = frozenset(token for token, name in special.items() if name not in text or token in ends)
-    forms = known.forced.items() if known else ()
-    forced = next((parts for mark, parts in forms if mark in str(tokenizer.chat_template)), ())
+    known = known or Format("", (), {})
+    forced = known.shown_in(known.forced, str(tokenizer.chat_template), ())
+    element = known.shown_in(known.element, str(tokenizer.chat_template), ("", "", ""))
     named = {name: token for token, name in special.items()}
-    format = ChatFormat(template, bool(own), hidden, known.name if known else "", forced, named)
+    format = ChatFormat(template, bool(own), hidden, known.name, forced, named, element)
     try:
         format.parser("", ())
     except ImportError as error:
@@ -178,6 +123,24 @@ def find_format(tokenizer: Any, ends: Sequence[int], calls: bool = False) -> Cha
     except ValueError as error:
         raise UserError(f"transformers cannot part the answers of this model: {one_line(error)}") from error
     return format
+
+
+def warn_of_marks(tokenizer: Any, hidden: frozenset[int] | None, tokens: Sequence[int]) -> None:
+    """Warn, once of each, of a special token amid the words of an answer to a conversation.
+
+    It has no text (`hidden`, None for all of them), though it may part reasoning from the answer where neither its name
+    nor the chat template says so.
+    """
+    special = {token: str(one) for token, one in tokenizer.added_tokens_decoder.items() if one.special}
+    unseen = special.keys() if hidden is None else hidden
+    words = next((at for at in range(len(tokens), 0, -1) if tokens[at - 1] not in special), 0)
+    if (found := next((token for token in tokens[:words] if token in unseen), None)) is not None:
+        warnings.warn(
+            f"an answer holds the special token {special.get(found, found)} amid its words, and its text leaves that "
+            "out; if the model parts its reasoning from the answer so, they are glued together: give the tokenizer a "
+            "response_template (transformers)",
+            stacklevel=2,
+        )
 
 
 def _known(chat_template: str) -> Format | None:

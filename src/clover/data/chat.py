@@ -147,6 +147,8 @@ def _check_learnt(tokenizer: PreTrainedTokenizerBase, record: Record, samples: S
         why = "it is too short; the third token of a text is the first that a draft can learn"
     elif roles and "assistant" not in roles:
         why = f"its roles are {', '.join(roles)}, and the assistant says nothing"
+    elif record.messages and not _answered(record.messages):
+        why = "no answer to anything has a weight above 0"
     elif record.messages:
         why = f"with the chat template {template_name(tokenizer)} not one token is the assistant's"
     else:
@@ -211,8 +213,9 @@ def _written_sample(written: WrittenSample) -> Sample:
 
 
 def _answered(messages: Sequence[Message]) -> list[int]:
-    """Return the places of the assistant's answers."""
-    return [k for k in range(1, len(messages)) if messages[k]["role"] == "assistant"]
+    """Return the places of the assistant's answers that are learnt."""
+    places = [k for k, one in enumerate(messages) if k and one["role"] == "assistant"]
+    return [k for k in places if messages[k].get("weight") != 0]
 
 
 def _assistant_spans(

@@ -17,7 +17,8 @@ this table wins:
 
 Known names of roles, such as human, gpt, User and model, are those that templates know. A conversation may have
 `system`, which is said first, and `tools` or `functions`, which the template shows. Fields that are null are left out
-at every depth: parquet fills them in. Arguments of tool calls may be objects or JSON.
+at every depth: parquet fills them in. Arguments of tool calls may be objects or JSON. An answer with `weight` 0, or
+false as `train`, `training`, `trainable` or `loss`, is not learnt; a record with another weight is left out.
 
 A line of `clover write` has the field `clover` as well: the tokens that the target wrote, which are learnt as they are
 by a target with the same tokenizer.
@@ -37,6 +38,7 @@ from clover.validation import parse_json, validated
 
 MAX_RECORD_BYTES = 4 * 2**20  # a longer one would occupy the tokenizer for seconds
 _SHOWN = 40  # characters of a name in a message
+_LEARNT = ("weight", "train", "training", "trainable", "loss")  # names for whether an answer is learnt
 _ROLES = {
     **dict.fromkeys(("human", "user", "prompter"), "user"),
     **dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "model", "bot", "ai", "assistant"), "assistant"),
@@ -223,6 +225,9 @@ def _message(turn: Any, kind: str, place: str) -> Message:
         message = {"role": speaker} | message
         if "value" in message:
             message["content"] = message.pop("value")
+    weights = [_is_learnt(name, message, place) for name in _LEARNT]
+    if not all(weights):
+        message["weight"] = 0
     role = _text(message.get("role"), f"{place}: role")
     message["role"] = _ROLES.get(role.strip().lower(), role)
     if (call := message.pop("function_call", None)) and not message.get("tool_calls"):
@@ -241,6 +246,14 @@ def _message(turn: Any, kind: str, place: str) -> Message:
             return message | {"content": content}
         content = "".join(parts)
     return message | {"content": _text(content, f"{place}: content")}
+
+
+def _is_learnt(name: str, message: Message, place: str) -> bool:
+    """Take a weight out of a message; return whether it says that an answer is learnt."""
+    weight = message.pop(name, 1)
+    if weight not in (0, 1):
+        raise UserError(f"{place}: {name} is {str(weight)[:_SHOWN]}; an answer is learnt (1) or not (0)")
+    return bool(weight)
 
 
 def message_text(message: Message) -> str:

@@ -30,7 +30,7 @@ class Guide:
 
     @classmethod
     def of(cls, batch: DraftInput, d2t: Tensor | None = None) -> Guide | None:
-        """Return the guide of a step; None if no text has a grammar, or the step is compiled."""
+        """Return the guide of a step; None if no text has a grammar."""
         states = batch.sampler.grammar_states
         return cls(states, d2t) if states else None
 

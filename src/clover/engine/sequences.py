@@ -21,7 +21,7 @@ class RunningSequence:
         self.tokens: list[int] = []
         self.acceptance = Acceptance()
         self.finish_reason: FinishReason | None = None
-        self.error = ""  # why the next token cannot be chosen; "" if its logits are no numbers
+        self.error = ""  # why the grammar lets no token be chosen; "" if the logits are no numbers
         self.cached_tokens = 0  # tokens of the prompt that need not run
         self.prefilled = 0  # prompt tokens that have been scheduled; may exceed the prompt
         self._detokenizer = Detokenizer(target.tokenizer, request.stop, request.prompt, request.hidden)
@@ -91,6 +91,7 @@ class RunningSequence:
     def _generation(self) -> Generation | None:
         if self.finish_reason is None:
             return None
+        failed = self.finish_reason == "error"
         return Generation(
             text=self._detokenizer.text,
             tokens=tuple(self.tokens),
@@ -100,7 +101,8 @@ class RunningSequence:
             finish_reason=self.finish_reason,
             first_token_seconds=self._first_token_seconds,
             seconds=time.perf_counter() - self._started,
-            error=(self.error or _unusable(self._dtype)) if self.finish_reason == "error" else "",
+            error=(self.error or _unusable(self._dtype)) if failed else "",
+            error_kind=("grammar" if self.error else "logits") if failed else None,
         )
 
 

@@ -29,7 +29,7 @@ class GumbelNoise:
 
     temperatures: Tensor
     numbers: Tensor | None
-    grammar_states = ()  # a compiled step knows no grammars
+    grammar_states = ()  # where a graph grows the tree, no text has a grammar
 
     def gumbel_scores(self, logits: Tensor, depth: int, tokens: Tensor | None = None) -> Tensor:
         """Score logits as `Coupling.gumbel_scores` does; the numbers are already those of `tokens`."""

@@ -11,6 +11,7 @@ from functools import reduce
 from operator import add
 from typing import Any
 
+from clover.chat import warn_of_marks
 from clover.engine import Generation
 from clover.engine.text import HALF_CHARACTER, token_name
 from clover.metrics import Acceptance
@@ -148,6 +149,8 @@ class Answer:
         self._written += len(event.tokens)
         if event.generation is not None:
             self._ended[step.choice] = event.generation
+            if self._parsed.chat:
+                warn_of_marks(self._tokenizer, request.hidden, event.generation.tokens)
             # This is OpenAI's word; the end of the context is a length, too.
             piece.finish_reason = "stop" if event.generation.finish_reason == "stop" else "length"
             if self._calls[step.choice] and piece.finish_reason == "stop":

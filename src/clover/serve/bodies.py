@@ -40,6 +40,17 @@ _HARMLESS = {
     "skip_special_tokens": True,
     "use_beam_search": False,
 }
+# What to do in the place of fields that other servers read, or that libraries of clients take out.
+_OF_TEMPLATE = "it is read by chat templates: put it into chat_template_kwargs of a chat"
+_GRAMMAR = "give response_format with a JSON schema, or start the server with --grammar"
+_INSTEAD = {
+    **dict.fromkeys(("enable_thinking", "thinking", "thinking_budget", "reasoning_effort"), _OF_TEMPLATE),
+    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar"), _GRAMMAR),
+    **dict.fromkeys(("structured_outputs", "json_schema", "grammar", "regex", "ebnf"), _GRAMMAR),
+    **dict.fromkeys(("extra_body", "sampling_params"), "put what is in it beside the other fields"),
+    **dict.fromkeys(("max_new_tokens", "max_length", "num_predict", "n_predict"), "it is max_tokens here"),
+    "system": "give it as the first of the messages, with the role system",
+}
 
 
 def _is_one_of(values: Iterable[Any], value: Any) -> bool:
@@ -72,6 +83,8 @@ class _Body(BaseModel):
         for name, value in (self.model_extra or {}).items():
             if not _is_one_of((*_EMPTY, _HARMLESS.get(name)), value):
                 problem = InitErrorDetails(type="extra_forbidden", loc=(name,), input=None)
+                if (hint := _INSTEAD.get(name)) is not None:
+                    problem |= {"type": "value_error", "ctx": {"error": ValueError(hint)}}
                 raise ValidationError.from_exception_data("body", [problem])
         return self
 
@@ -309,7 +322,6 @@ class ChatBody(GenerationBody):
     function_call: _refused("functions") = None  # type: ignore[valid-type]
     audio: _refused("audio") = None  # type: ignore[valid-type]
     prediction: _refused("predicted outputs") = None  # type: ignore[valid-type]
-    reasoning_effort: _refused("reasoning") = None  # type: ignore[valid-type]
     verbosity: _refused("verbosity") = None  # type: ignore[valid-type]
     web_search_options: _refused("web search") = None  # type: ignore[valid-type]
 

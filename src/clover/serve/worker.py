@@ -20,7 +20,7 @@ from queue import SimpleQueue
 from threading import Event
 from typing import NamedTuple
 
-from clover.engine import Engine, PhaseClock, PrefixStore, Request, StepEvent
+from clover.engine import Engine, Generation, PhaseClock, PrefixStore, Request, StepEvent
 from clover.errors import is_out_of_memory
 from clover.serve.errors import ApiError
 from clover.serve.metrics import ServerMetrics
@@ -194,9 +194,9 @@ class Worker:
             if job in self._held:
                 if step.event.generation is not None:
                     del self._held[job]
-                    if error := step.event.generation.error:
+                    if step.event.generation.error:
                         job.stream.put(step._replace(event=replace(step.event, generation=None)))
-                        job.stream.fail(_broken(error, job.choice, len(job.stream.jobs)))
+                        job.stream.fail(_broken(step.event.generation, job.choice, len(job.stream.jobs)))
                         continue
                 job.stream.put(step)
 
@@ -277,12 +277,12 @@ class Worker:
             self._loop.call_soon_threadsafe(function)
 
 
-def _broken(error: str, choice: int, texts: int) -> ApiError:
+def _broken(text: Generation, choice: int, texts: int) -> ApiError:
     """Return the error of a request of which a text broke off; a grammar is the client's own."""
-    of = f"text {choice + 1} of {texts}: " if texts > 1 else ""
-    if error.startswith("the grammar"):
-        return ApiError(400, of + error, "grammar_failed", "response_format")
-    return ApiError(500, of + error, "engine_failed")
+    message = (f"text {choice + 1} of {texts}: " if texts > 1 else "") + text.error
+    if text.error_kind == "grammar":
+        return ApiError(400, message, "grammar_failed", "response_format")
+    return ApiError(500, message, "engine_failed")
 
 
 def _stopping() -> ApiError:

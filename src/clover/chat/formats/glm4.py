@@ -6,11 +6,19 @@
 </tool_call>
 """
 
-from clover.chat.formats.base import NAMED, Format
+from clover.chat.formats.base import ELEMENTS, NAME, NAMED, Format
 
 FORMAT = Format(
     name="GLM-4.5",
     marks=("<tool_call>", "<arg_key>"),
+    forced={
+        "</arg_key>\n<arg_value>": ("<tool_call>", NAME, "\n", ELEMENTS, "</tool_call>"),
+        "": ("<tool_call>", NAME, ELEMENTS, "</tool_call>"),
+    },
+    element={
+        "</arg_key>\n<arg_value>": ("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n"),
+        "": ("<arg_key>", "</arg_key><arg_value>", "</arg_value>"),
+    },
     fields={
         "content": {},
         "tool_calls": {

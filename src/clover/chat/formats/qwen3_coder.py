@@ -9,11 +9,13 @@ Paris
 </tool_call>
 """
 
-from clover.chat.formats.base import NAMED, Format
+from clover.chat.formats.base import ELEMENTS, NAME, NAMED, Format
 
 FORMAT = Format(
     name="Qwen3-Coder",
     marks=("<tool_call>", "<function="),
+    forced={"": ("<tool_call>\n<function=", NAME, ">\n", ELEMENTS, "</function>\n</tool_call>")},
+    element={"": ("<parameter=", ">\n", "\n</parameter>\n")},
     fields={
         "content": {},
         "tool_calls": {

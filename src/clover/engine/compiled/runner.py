@@ -103,10 +103,11 @@ class CompiledRunner(Runner):
     def grow(self, batch: Batch, drafter: Drafter) -> TokenTree:
         """Let the draft commit what is uncommitted and grow trees, in one graph where that is possible.
 
-        Of more positions than a graph commits, those before the last run as they would without.
+        Of more positions than a graph commits, those before the last run as they would without. Under a grammar nothing
+        of it is compiled, because the host says after each depth which tokens may follow.
         """
         session = batch.draft
-        if session is None or not drafter.max_expanded:
+        if session is None or not drafter.max_expanded or batch.sampler.grammar_states:
             return super().grow(batch, drafter)
         *earlier, (hidden, next_tokens, counts) = batch.take_uncommitted(self._width)
         for part in earlier:
