@@ -84,7 +84,8 @@ class _Body(BaseModel):
             if not _is_one_of((*_EMPTY, _HARMLESS.get(name)), value):
                 problem = InitErrorDetails(type="extra_forbidden", loc=(name,), input=None)
                 if (hint := _INSTEAD.get(name)) is not None:
-                    problem |= {"type": "value_error", "ctx": {"error": ValueError(hint)}}
+                    error = {"error": ValueError(hint)}
+                    problem = InitErrorDetails(type="value_error", loc=(name,), input=None, ctx=error)
                 raise ValidationError.from_exception_data("body", [problem])
         return self
 
