@@ -42,6 +42,7 @@ def test_the_embedded_pair_on_development_prompts(run_clover: Callable, tmp_path
         (["--max-prompts", "0"], "--max-prompts"),
         (["--temperature", "-1"], "temperature is -1.0"),
         (["--tree", "chain:x"], "chain"),
+        (["--tree", "lookup", "--no-copies"], "--tree lookup copies from the text"),
     ],
 )
 def test_errors_are_one_line_and_exit_with_2(

@@ -10,6 +10,7 @@ from rich.console import Console
 from clover import assets
 from clover.api import load
 from clover.drafts import RecallDraft
+from clover.drafts.copies import LONGEST
 from clover.drafts.medusa import MedusaDraft
 from clover.engine import Engine
 from clover.errors import UserError
@@ -64,6 +65,21 @@ def test_what_is_measured_is_what_the_python_interface_gives(
         expected = sum((one.acceptance for one in results), Acceptance()).to_dict()
         assert {name: setting[name] for name in expected} == expected
         assert [group["group"] for group in setting["groups"]] == ["mt_bench", "translation"]
+
+
+def test_a_draft_that_may_not_copy_is_measured_as_one_that_cannot(
+    tiny_pair: tuple[Path, Path], questions: Path, tmp_path: Path
+) -> None:
+    found = []
+    for shares, no_copies in (([0.99] * LONGEST, True), (None, False), ([0.99] * LONGEST, False)):
+        draft = RecallDraft.from_pretrained(tiny_pair[1])
+        draft.config.copy_shares = shares
+        draft.save_pretrained(tmp_path / "draft")
+        pair = tiny_pair[0], tmp_path / "draft"
+        report = evaluate(pair, files=(str(questions),), no_copies=no_copies, max_new_tokens=48)
+        assert dict(report.facts)["system"].endswith("copies nothing") == no_copies
+        found.append(data(report)["settings"])
+    assert found[0] == found[1] != found[2]
 
 
 def test_a_drawn_tree_is_of_exact_weights() -> None:

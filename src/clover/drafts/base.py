@@ -152,6 +152,9 @@ class DraftModel(PreTrainedModel):
         """
         return None
 
+    def copy_nothing(self) -> None:
+        """Let sessions copy nothing from the text; systems that cannot copy do nothing."""
+
     def make_tables(self) -> None:
         """Compute what does not depend on the text, in a copy of the draft that is no longer trained."""
 

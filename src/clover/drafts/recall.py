@@ -178,7 +178,6 @@ class RecallDraft(DraftModel):
         return self.config.copy_shares
 
     def copy_nothing(self) -> None:
-        """Let sessions copy nothing from the text, as in engines that have no place for it."""
         self.config.copy_shares = None
 
     def new_session(self, batch_size: int, capacity: int) -> RecallSession:

@@ -26,7 +26,7 @@ from clover.measure.report.progress import Progress
 from clover.measure.report.statistics import Estimate
 from clover.measure.report.table import Table
 from clover.measure.report.words import mode, number_of
-from clover.measure.session import OWN, Session
+from clover.measure.session import AUTO, LOOKUP, OWN, Session
 from clover.measure.systems import draft_kind
 from clover.measure.timing import Run, join_runs, time_decoding
 from clover.measure.trees import tree_label
@@ -76,6 +76,8 @@ def run_evaluate(
     check_outputs(json=options.json)
     for tree in options.trees:
         parse_tree(tree)
+        if options.no_copies and tree in (AUTO, LOOKUP):
+            raise UserError(f"--tree {tree} copies from the text; leave it or --no-copies out")
     budget = Budget(options.max_minutes)
     with Progress(errors) as progress:
         progress.say("loading target and draft")
@@ -96,6 +98,8 @@ def _measure(
 
     First one prompt is measured at all settings, then more at a time, spread over all groups.
     """
+    if options.no_copies:
+        session.draft.model.copy_nothing()
     engines = {tree: session.engine(tree) for tree in options.trees} or {OWN: session.engine(OWN)}
     settings = list(product(engines, options.temperatures))
     greedy = (settings[0][0], 0.0)  # its texts are what the depths are measured on
@@ -134,7 +138,7 @@ def _report(
     facts = {
         "target": session.target_name,
         "draft": draft.name,
-        "system": draft_kind(draft.model.config),
+        "system": draft_kind(draft.model.config) + ", copies nothing" * options.no_copies,
         "prompts": prompts,
     }
     if done < len(session.prompts):

@@ -80,6 +80,7 @@ class EvaluateOptions(options.ModelOptions):
     max_prompts: options.MaxPrompts = 24
     batch_size: options.BatchSize = 8
     by_position: Annotated[bool, option("Show τ by the position in the text.")] = False
+    no_copies: Annotated[bool, option("Measure the draft alone: it copies nothing from the text.")] = False
     details: Annotated[bool, option("Show the accuracy at each depth of the draft.")] = False
     max_minutes: options.MaxMinutes = 2.0
     seed: options.Seed = 0

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from clover import assets
 from clover.drafting.tuning import VerifyCost, seconds_at
-from clover.drafts import RecallDraft
 from clover.errors import UserError
 from clover.files import check_output_file, write_json
 from clover.integrations.export import check_no_gguf, export
@@ -131,8 +130,7 @@ def run_tune_vllm(
         progress.say("loading target and draft")
         session = load_session(options)
         draft = session.draft.model
-        if isinstance(draft, RecallDraft):
-            draft.copy_nothing()  # vLLM has no place for it
+        draft.copy_nothing()  # vLLM has no place for it
         if costs is None:
             progress.say("timing vLLM's steps")
             costs = _measured(session, options)
