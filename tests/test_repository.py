@@ -167,7 +167,7 @@ BUDGET = {
     "grammar": (210, 1, 4),  # states of texts, which drafting shares
     "files": (290, 1, 16),
     "integrations": (1320, 10, 23),  # refuses models that prepare their inputs otherwise
-    "measure": (4720, 33, 145),  # first numbers at once, and the tests of draws, which the audit had
+    "measure": (4730, 33, 145),  # texts of exact targets; the tests of draws, which the audit had
     "metrics": (90, 1, 1),
     "options": (300, 1, 9),  # --threads, --grammar
     "reference": (90, 1, 2),  # refuses NaN

@@ -1,8 +1,8 @@
 """Whether the texts of a method are those of the plain side: the unpatched model, or a server that does not speculate.
 
 A token that the plain side does not write is a mismatch. It is a near-tie if moving logits by SAFETY times the measured
-rounding makes the plain side write it, else a defect. Greedy texts of an exact target have no near-ties.
-Log-probabilities are compared in the same unit.
+rounding makes the plain side write it, else a defect. Greedy texts of an exact target have no near-ties, and its
+sampled ones must be the same in all methods. Log-probabilities are compared in the same unit.
 """
 
 from __future__ import annotations
@@ -151,18 +151,22 @@ class Judge:
 
     plain: PlainSide
     rounding: Rounding
+    _first: dict[Case, tuple[Token, ...]] = field(default_factory=dict)  # texts of the first method
 
     def compare(self, name: str, rows: Sequence[tuple[Case, Text, Text]]) -> MethodResult:
         """Judge the texts of one method: cases, each with the plain side's text and the method's."""
-        result, errors = MethodResult(name), list[float]()
+        result, errors, others = MethodResult(name), list[float](), 0
         result.tau = sum((text.acceptance for *_, text in rows), Acceptance()).tau
         for case, plain, text in rows:
             result.tokens += len(text.tokens)
             result.mismatches += self._mismatches(case, plain, text, errors)
+            others += self._first.setdefault(case, text.tokens) != text.tokens
         scaled = [error / self.rounding.typical for error in errors if isfinite(error)]
         if scaled:
             result.worst, result.median = max(scaled), median(scaled)
         result.problems += self._problems(result, len(errors), len(errors) - len(scaled))
+        if others and self.plain.equal and not result.defects:
+            result.problems.append(f"{others} texts are not those of the first method, bit by bit")
         return result
 
     def _mismatches(self, case: Case, plain: Text, text: Text, errors: list[float]) -> Iterator[Mismatch]:

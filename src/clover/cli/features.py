@@ -1,6 +1,5 @@
 """``clover features``: run the target over a corpus once, for several drafts to be trained from."""
 
-import shlex
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from clover.cli.texts import TextOptions, write_anew
 from clover.errors import UserError
 from clover.files import check_output_directory
-from clover.options import option, print_left_out, takes_options
+from clover.options import next_command, option, print_left_out, takes_options
 
 if TYPE_CHECKING:
     from clover.data import Texts
@@ -82,6 +81,5 @@ def _store(model: "TargetWeights", source: "Texts", options: FeaturesOptions, re
 
         write_features(model, source, config, output, resume, show, show_size)
     print(f"{output}: {FeatureStore(output).tokens:,} tokens")
-    named = () if options.target is None else ("--target", options.target)
-    command = shlex.join(["clover", "train", *named, "--features", str(output), "--output", "DIR"])
-    print(f"learn from them: {command}", file=sys.stderr)
+    more = "--features", str(output), "--output", "DIR"
+    print(next_command("learn from them", "train", options, *more), file=sys.stderr)

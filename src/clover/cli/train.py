@@ -1,6 +1,5 @@
 """``clover train``: train a draft on a frozen target."""
 
-import shlex
 import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -228,6 +227,5 @@ def _report(given: TrainOptions, config: "TrainConfig", result: "TrainResult") -
             "it learnt the data's answers; unless the target wrote them, its own teach more: --regenerate",
             file=sys.stderr,
         )
-    named = () if config.target == "embedded" else ("--target", config.target)
-    command = shlex.join(["clover", "evaluate", *named, "--draft", config.output])
-    print(f"how many tokens of a step are accepted: {command}", file=sys.stderr)
+    why = "how many tokens of a step are accepted"
+    print(options.next_command(why, "evaluate", given, "--draft", config.output), file=sys.stderr)

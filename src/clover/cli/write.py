@@ -1,6 +1,5 @@
 """``clover write``: let the target write training texts, with given prompts or its own."""
 
-import shlex
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -87,9 +86,8 @@ def write(given: WriteOptions) -> None:
         run_writer(writer, texts, given.texts)
         _note_origin(given, target, writer)
     print(f"{output}: {writer.texts:,} texts, {writer.tokens:,} tokens that the target wrote")
-    named = () if given.target is None else ("--target", given.target)
-    command = shlex.join(["clover", "train", *named, "--data", str(output), "--output", "DIR"])
-    print(f"learn from them: {command}", file=sys.stderr)
+    more = "--data", str(output), "--output", "DIR"
+    print(options.next_command("learn from them", "train", given, *more), file=sys.stderr)
 
 
 def _note_origin(given: WriteOptions, target: "TargetWeights", writer: "Writer") -> None:

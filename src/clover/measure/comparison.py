@@ -247,12 +247,15 @@ class Comparison:
 
     @cached_property
     def differences(self) -> list[TextDifference]:
-        """Return where greedy texts of our engines differ from plain decoding's."""
-        found = list[TextDifference]()
+        """Return where texts of our engines differ from plain decoding's: greedy ones, of an exact target all."""
+        found, target = list[TextDifference](), self.session.target
         for one in self.measured:
             requests = [request for batch in one.batches for request in batch]
-            ours = [known for known in one.measured if known.method.engine and not one.temperature]
-            found += find_differences(self.session.target, requests, ours) if ours else []
+            if one.temperature and not target.exact:
+                continue
+            engines = [known for known in one.measured if known.method.engine]
+            ours = [known for known in engines if known.method.comparable(one.temperature)]
+            found += find_differences(target, requests, ours)
         return found
 
     def metrics(self, limits: Limits | None = None) -> list[Metrics]:
@@ -278,7 +281,8 @@ class Comparison:
         more |= {"limits": asdict(limits)} if limits else {}
         data = [asdict(one) | more for one in found]
         facts = [*models.items(), *([limits.fact] if limits else []), *self.budget.facts]
-        return make_speed_report(title, origin, facts, run, found, data, self._notes(found))
+        exact = self.session.target.exact
+        return make_speed_report(title, origin, facts, run, found, data, self._notes(found), exact)
 
     def _notes(self, found: Sequence[Metrics]) -> Iterator[tuple[str, str]]:
         """Yield what a reader of the tables must know, each line with its label."""

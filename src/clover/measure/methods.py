@@ -36,7 +36,8 @@ class TransformersGenerate:
     """transformers' own `generate` on the engine's requests, on the target's model object; plain by default.
 
     Greedy texts are what plain decoding writes; sampled ones come from another random number generator, and can be
-    compared in distribution only. `lookup_tokens` is what prompt lookup proposes per step; `assistant` is a model that
+    compared in distribution only. A target with int8 weights is compared with its plain ones, which transformers would
+    run, and which write other texts. `lookup_tokens` is what prompt lookup proposes per step; `assistant` is a model that
     drafts.
     """
 
@@ -130,7 +131,13 @@ class Method:
     @property
     def label(self) -> str:
         """Return its name in reports."""
-        return _LABELS.get(self.name) or system_name(self.name)
+        name = _LABELS.get(self.name) or system_name(self.name)
+        return f"{name}, plain weights" if self._other_weights else name
+
+    @property
+    def _other_weights(self) -> bool:
+        """Return whether it runs other weights than our engines."""
+        return isinstance(self.way, TransformersGenerate) and self.way.target.weights is not None
 
     @property
     def engine(self) -> Engine | None:
@@ -160,7 +167,9 @@ class Method:
 
     def comparable(self, temperature: float) -> bool:
         """Return whether its texts must be those of plain decoding, token by token."""
-        return temperature == 0 or (self.engine is not None and self.engine.tree.exact)
+        if self.engine is None:
+            return temperature == 0 and not self._other_weights
+        return temperature == 0 or self.engine.tree.exact
 
 
 def method_names(trees: Sequence[str], reference: bool, assisted: bool) -> list[str]:

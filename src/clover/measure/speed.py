@@ -21,7 +21,7 @@ from clover.measure.methods import Method
 from clover.measure.report.statistics import Estimate, ratio
 from clover.measure.timing import Run, time_decoding
 from clover.metrics import Acceptance
-from clover.target import TargetWeights
+from clover.target import TargetModel
 
 Rounds = Sequence[Sequence[Run]]  # of one method: of each batch its rounds
 _TIE = 1e-3  # logits so near may change places when more tokens run at once
@@ -169,20 +169,21 @@ def step_seconds(runs: Iterable[Run]) -> dict[str, float]:
 
 
 class TextDifference(NamedTuple):
-    """A greedy text that is not plain decoding's, in words; `defect` if rounding does not explain it."""
+    """A text that is not plain decoding's, in words; `defect` if rounding does not explain it."""
 
     words: str
     defect: bool
 
 
 def find_differences(
-    target: TargetWeights, requests: Sequence[Request], measured: Sequence[Measured]
+    target: TargetModel, requests: Sequence[Request], measured: Sequence[Measured]
 ) -> Iterator[TextDifference]:
-    """Yield greedy texts that are not plain decoding's: all in an exact dtype, else the first of each method.
+    """Yield texts that are not plain decoding's: all in an exact dtype, else the first of each method.
 
-    `requests` are those of all batches; plain decoding is the first that was measured.
+    `requests` are those of all batches; plain decoding is the first that was measured. Rounding explains no difference
+    of an exact target.
     """
-    exact = target.dtype in (torch.float32, torch.float64)
+    exact = target.exact or target.dtype in (torch.float32, torch.float64)
     for one in measured:
         differing = (
             (row, plain, text)
@@ -197,14 +198,14 @@ def find_differences(
             if at < both:
                 gap = _gap(target, (*requests[row].prompt, *plain[:at]), plain[at], text[at])
                 what = f"the two tokens' logits are {gap:.2g} apart"
-            defect = exact and gap > _TIE
+            defect = target.exact or (exact and gap > _TIE)
             why = "a defect, rounding does not explain it" if defect else "rounding can do that"
             where = f"prompt {row % (one.prompts or len(requests)) + 1}, at new token {at + 1}"
             yield TextDifference(f"{one.method.name}, {where}: {what}; {why}", defect)
 
 
 @torch.inference_mode()
-def _gap(target: TargetWeights, text: Sequence[int], first: int, second: int) -> float:
+def _gap(target: TargetModel, text: Sequence[int], first: int, second: int) -> float:
     """Return how far apart two logits are when the target reads the text before them at once."""
     read = torch.tensor([list(text)], device=target.device)
     logits = target.logits(target.train_forward(read).hidden[0, -1]).double()

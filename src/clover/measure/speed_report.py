@@ -82,8 +82,12 @@ def make_speed_report(
     found: Sequence[Metrics],
     data: Any,
     notes: Iterable[tuple[str, str]] = (),
+    exact: bool = False,
 ) -> Report:
-    """Return the report; `facts` start with the target, and `run` says in words what was decoded."""
+    """Return the report; `facts` start with the target, `run` says in words what was decoded.
+
+    With `exact` no text differs by rounding, whatever the dtype is.
+    """
     meanings = [("ideal", "τ · plain step / verify step: as if drafting and prefill took no time")]
     tables = [speed_table(found)]
     if any(one.bandwidth_share is not None for one in found):
@@ -92,7 +96,8 @@ def make_speed_report(
         meanings.append(("bandwidth", least.format("reading the weights once")))
         meanings.append(("arithmetic", least.format("the matrix products")))
     same = "token by token the texts of plain decoding; – where they need not be"
-    if origin.dtype in ("bfloat16", "float16") and any(one.identical is False for one in found):
+    narrow = origin.dtype in ("bfloat16", "float16") and not exact
+    if narrow and any(one.identical is False for one in found):
         same += f". {origin.dtype}: near-ties differ, --dtype float32 is exact"
     meanings.append(("identical", same))
     picture = partial(draw, found, title, f"target {facts[0][1]}; {run}", origin.line)

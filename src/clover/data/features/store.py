@@ -165,7 +165,8 @@ def check_store(store: FeatureStore, target: TargetWeights, draft: DraftModel) -
     )  # rounding to float16 changes the hash
     if comparable and store.config.target != weights_fingerprint(target):
         raise UserError(
-            f"the hidden states in {store.path} are another target's; give the --target that clover features was given"
+            f"the hidden states in {store.path} are another target's; give the --target and --weights that clover "
+            "features was given"
         )
     kept, read = store.config.hidden_state, draft.config.hidden_state
     if read not in (kept, "post_norm"):
