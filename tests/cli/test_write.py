@@ -47,7 +47,10 @@ def test_the_target_answers_prompts_and_a_draft_learns_from_them(
     tokens = sum(line["clover"]["tokens"] for line in written)
     assert out == f"{tmp_path / 'out.jsonl'}: 6 texts, {tokens} tokens that the target wrote\n"
     assert all(0 < line["clover"]["tokens"] <= 7 for line in written)
-    assert f"clover train --target {tiny_target} --dtype float32 --data {tmp_path / 'out.jsonl'} --output DIR" in err
+    assert (
+        f"clover train --target {tiny_target} --dtype float32 --data {tmp_path / 'out.jsonl'} --output DIR"
+        in err
+    )
     draft = ["--output", tmp_path / "draft", "--max-length", 60, "--max-steps", 2]
     assert run_clover("train", "--target", tiny_target, "--data", tmp_path / "out.jsonl", *draft).code == 0
 

@@ -37,8 +37,8 @@ class TransformersGenerate:
 
     Greedy texts are what plain decoding writes; sampled ones come from another random number generator, and can be
     compared in distribution only. A target with int8 weights is compared with its plain ones, which transformers would
-    run, and which write other texts. `lookup_tokens` is what prompt lookup proposes per step; `assistant` is a model that
-    drafts.
+    run, and which write other texts. `lookup_tokens` is what prompt lookup proposes per step; `assistant` is a model
+    that drafts.
     """
 
     target: TargetModel
