@@ -7,6 +7,7 @@ os.environ.update(HF_HUB_DISABLE_PROGRESS_BARS="1", COLUMNS="120")
 os.environ.setdefault("MPLBACKEND", "agg")
 
 import atexit
+import gc
 import shutil
 import socket
 import tempfile
@@ -32,6 +33,12 @@ class Finished(NamedTuple):
 
 def pytest_configure() -> None:
     torch.set_num_threads(THREADS)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over the modules and the tests, which stay: it would look at a million objects."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

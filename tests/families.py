@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 import torch
 import transformers as hf
 from torch import Tensor, nn
@@ -61,6 +62,9 @@ _CONFIGS = {
     ),
 }
 FAMILIES = tuple(_CONFIGS)
+_QUICK = {"llama", "phi3", "gpt_neox", "gemma3_text", "gpt2"}
+# All families for tests that take long in each: of those in _QUICK in the fast set, of the others in the long one.
+EVERY_FAMILY = [pytest.param(one, marks=[pytest.mark.long] * (one not in _QUICK)) for one in FAMILIES]
 
 
 def tiny_config(family: str) -> PretrainedConfig:

@@ -59,6 +59,7 @@ def test_an_error_of_one_prompt_loses_no_other_text(model: Clover) -> None:
     assert [one.tokens for one in caught.value.results] == [second.tokens]
 
 
+@pytest.mark.long
 def test_compiled_steps_write_the_same(pair: tuple[Path, Path], model: Clover) -> None:
     for options in ({"tree": "plain"}, {"tree": "chain:2"}):
         compiled = clover.load(*pair, compile="eager", **options)  # type: ignore[arg-type]

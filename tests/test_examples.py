@@ -52,6 +52,7 @@ def test_training(run, tmp_path: Path) -> None:
     assert (tmp_path / "draft" / "model.safetensors").is_file()
 
 
+@pytest.mark.long
 def test_the_clients_of_a_server(run, tmp_path: Path) -> None:
     pytest.importorskip("openai")
     import clover

@@ -93,7 +93,7 @@ def check_valid(generations: list[Any], seeds: int) -> int:
     return len(ended)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.long)])
 @pytest.mark.parametrize("sampling", [{}, SAMPLED], ids=["greedy", "sampled"])
 def test_trees_and_batches_write_what_plain_decoding_writes(
     folder: Path, dtype: str, sampling: dict[str, Any]

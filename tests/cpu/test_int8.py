@@ -71,7 +71,7 @@ def test_the_largest_numbers_are_summed_exactly() -> None:
         assert torch.equal(Int8Product(weight)(rows), rows[:, :1] * weight[:, 0] * 8960)
 
 
-@pytest.mark.parametrize("instructions", ["AVX2", "AVX512_CORE"])
+@pytest.mark.parametrize("instructions", ["AVX2", pytest.param("AVX512_CORE", marks=pytest.mark.long)])
 def test_processors_without_instructions_for_int8_are_exact_in_another_way(instructions: str) -> None:
     code = (
         "import torch; from clover.cpu import int8; torch.manual_seed(0); "

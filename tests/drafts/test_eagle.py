@@ -133,6 +133,7 @@ def test_the_copy_on_disk_is_the_draft_and_nothing_of_the_target(
     assert not [name for name in names if "input_layernorm" in name or name.endswith("stack.norm.weight")]
 
 
+@pytest.mark.long
 def test_it_learns(tmp_path: Path) -> None:
     check_learning(EagleDraft, tmp_path, EagleDraft.training_defaults.paper_loss, num_heads=3)
 

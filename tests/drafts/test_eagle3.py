@@ -223,6 +223,7 @@ def test_the_copy_on_disk_is_the_draft_and_nothing_of_the_target(
     assert not any(VOCAB in value.shape for value in draft.state_dict().values())
 
 
+@pytest.mark.long
 def test_it_learns(tmp_path: Path) -> None:
     check_learning(Eagle3Draft, tmp_path, Eagle3Draft.training_defaults.paper_loss, num_heads=3)
 

@@ -14,7 +14,7 @@ from clover.engine import Engine, EngineLimits
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
 from tests.engine.test_lossless import requests_of, run, tokens_of
-from tests.families import FAMILIES, tiny_model
+from tests.families import EVERY_FAMILY, FAMILIES, tiny_model
 from tests.oracle import OracleDraft, texts_of_rows
 
 pytestmark = pytest.mark.skipif(not int8.sums_are_exact(), reason="no exact products of int8 here")
@@ -23,7 +23,7 @@ SETTINGS = (SamplingParams(), SamplingParams(temperature=0.8, seed=4))
 SMALL = EngineLimits(prefill_chunk=4, new_tokens=1)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EVERY_FAMILY)
 @pytest.mark.usefixtures("small_caches")
 def test_whole_texts(family: str) -> None:
     target = TargetModel(tiny_model(family, torch.bfloat16), weights="int8")

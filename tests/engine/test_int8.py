@@ -78,6 +78,7 @@ def test_choices_refilled_rows_and_a_reduced_vocabulary(
     assert min(int8_rows) < 3 and max(int8_rows) > 4
 
 
+@pytest.mark.long
 def test_drawn_trees_and_compiled_steps_have_exact_weights(target: TargetModel, int8_rows: list[int]) -> None:
     requests, draft = requests_of(1, SETTINGS[:1], 8), livened("recall", target)
     expected = tokens_of(run(Engine(target), requests))

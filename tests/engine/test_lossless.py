@@ -24,7 +24,7 @@ from clover.errors import UserError
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
 from clover.tree import CLOVER2_TREE, TreeShape
-from tests.families import FAMILIES, VOCAB, tiny_config, tiny_model
+from tests.families import EVERY_FAMILY, FAMILIES, VOCAB, tiny_config, tiny_model
 from tests.oracle import OracleDraft, texts_of_rows
 
 NEW_TOKENS = 14
@@ -78,7 +78,7 @@ def tokens_of(generations: Sequence[Generation]) -> list[tuple[int, ...]]:
     return [g.tokens for g in generations]
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=EVERY_FAMILY)
 def target(request: pytest.FixtureRequest) -> TargetModel:
     return TargetModel(tiny_model(request.param))
 

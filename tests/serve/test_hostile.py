@@ -66,7 +66,7 @@ def fuzz(
 
 
 def test_what_the_description_allows_and_what_not(live: Live) -> None:
-    fuzz(live, 30)
+    fuzz(live, 12)
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ from clover.cpu.elementwise import Alike, is_alike
 from clover.target import TargetModel
 from clover.target.session import CachedSession
 from clover.tree import TokenTree
-from tests.families import FAMILIES, PARENTS, VOCAB, tiny_model
+from tests.families import EVERY_FAMILY, PARENTS, VOCAB, tiny_model
 
 pytestmark = pytest.mark.skipif(not int8.sums_are_exact(), reason="no exact products of int8 here")
 PATH = (0, 2, 5, 6)  # through PARENTS
@@ -23,7 +23,7 @@ LENGTHS = (17, 4, 21)
 MORE = 9  # tokens after the path
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=EVERY_FAMILY)
 def target(request: pytest.FixtureRequest) -> TargetModel:
     target = TargetModel(tiny_model(request.param, torch.bfloat16), weights="int8")
     assert target.exact and not target.inexact

@@ -22,6 +22,7 @@ def again(tmp_path: Path, finished: Path) -> Path:
     return output
 
 
+@pytest.mark.long
 def test_half_a_line_is_run_again_and_results_of_an_older_suite_are_pointed_out(
     tiny_files: Path, again: Path
 ) -> None:
@@ -47,6 +48,7 @@ def table(page: Path, title: str) -> str:
     return page.read_text().partition(f"## {title}\n")[2].partition("\n## ")[0]
 
 
+@pytest.mark.long
 def test_a_run_with_fewer_prompts_in_between_does_not_show_in_the_report(
     tiny_files: Path, tmp_path: Path, again: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,7 @@ def test_an_interrupted_training_goes_on_and_nothing_finished_is_repeated(
     assert len(found) == 2 and found == weights(finished.with_name("out.work"))
 
 
+@pytest.mark.long
 def test_suites_that_share_a_work_directory_train_a_draft_once(
     tiny_files: Path, tmp_path: Path, finished: Path
 ) -> None:
@@ -170,6 +171,7 @@ file = "lines.txt"
 """
 
 
+@pytest.mark.long
 def test_drafts_that_were_trained_before_are_measured_and_published(
     tiny_files: Path, tmp_path: Path, finished: Path
 ) -> None:
@@ -217,7 +219,11 @@ def test_drafts_that_were_trained_before_are_measured_and_published(
 
 
 @pytest.mark.parametrize(
-    ("failing", "cells", "missing"), [("clover1", (1, 0), "5 of 6"), ("labelled", (1, 4), "1 of 6")]
+    ("failing", "cells", "missing"),
+    [
+        ("clover1", (1, 0), "5 of 6"),
+        pytest.param("labelled", (1, 4), "1 of 6", marks=pytest.mark.long),
+    ],
 )
 def test_a_training_that_fails_leaves_the_other_cells(
     tiny_files: Path,
@@ -242,6 +248,7 @@ def test_a_training_that_fails_leaves_the_other_cells(
     assert (output / "report.md").exists()
 
 
+@pytest.mark.long
 def test_a_cell_without_memory_leaves_the_others(
     tiny_files: Path, tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

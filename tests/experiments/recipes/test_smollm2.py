@@ -95,6 +95,7 @@ def test_a_run_that_is_stopped_at_every_stage_goes_on(
     assert "$ clover" not in capsys.readouterr().err  # everything is there
 
 
+@pytest.mark.long
 def test_a_target_writes_prompts_beside_those_of_a_file_or_all_of_them(files: Path, tmp_path: Path) -> None:
     for name, prompts, expected in (("with", files / "prompts.jsonl", 4), ("without", None, 8)):
         more = {"prompts": prompts, "own_prompts": None, "max_length": 127}
