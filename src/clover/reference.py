@@ -1,7 +1,7 @@
 """The whole of speculative decoding for one text, without anything that makes it fast. Read this first.
 
 A target model writes one token per forward pass. A draft model guesses the next few tokens cheaply. The target then
-runs all of them in one pass, which tells what it would have written after each; guesses that agree are accepted, so
+runs all of them in one pass, which shows what it would have written after each; guesses that agree are accepted, so
 one pass writes several tokens, and the text is the one that the target would have written alone.
 
 The engine writes the same tokens at every step (tests/test_reference.py). It adds caches, trees instead of chains,

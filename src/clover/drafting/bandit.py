@@ -21,7 +21,7 @@ _LEAST_LOSS = 1 / 12  # of a probe's seconds, which count as lost at least
 _TUNED_STEPS, _TUNED_WEIGHT = 3, 8.0  # what a tuning counts for: steps of costs, observations of acceptance
 _TREES_TURN = 6  # of so many probes one is of a tree, while plain steps lead
 _FEW = 8  # positions that the draft commits in no time
-_LOOKUP_COST = 0.05  # of a plain step, per token: what a lookup is taken to cost before any has run
+_LOOKUP_COST = 0.05  # of a plain step, per token: the assumed cost of a lookup before any has run
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class AutoPolicy(Policy):
 
     A probe is three steps, two in a batch. What they lose against the candidate that leads, the draft's catching up
     included, is paid from 1 % of the time of all other steps, so that a poor draft costs about as much. Prompt lookup
-    needs no probes, because every token tells what it would have been worth; in a batch no sequence may lose by it.
+    needs no probes, because every token shows what it would have been worth; in a batch no sequence may lose by it.
 
     Step times are kept per group of batch sizes (`size_group`). Acceptance is shared by all batch sizes, and all chains
     share one estimate.
@@ -144,7 +144,7 @@ class AutoPolicy(Policy):
     def _costs(self, known: Mapping[str, float]) -> dict[str, float]:
         """Return the seconds of a step of each candidate: timed, or on a line through those that were.
 
-        Half of what the shallowest chain takes beyond a plain step is taken for the same at every depth.
+        Half of what the shallowest chain costs beyond a plain step is assumed to be the same at every depth.
         """
         plain = known[PLAIN.name]
         chains = [(float(self._depths[name]), known[name]) for name in self._chains if name in known]

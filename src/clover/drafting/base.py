@@ -1,4 +1,5 @@
-"""What the engine asks: of a drafter one token tree per sequence and step, of a policy which drafter that is.
+"""The interface of the engine to drafters, which grow one token tree per sequence and step, and to policies,
+which choose the drafter of each step.
 
 Shapes: B batch, V the draft's vocabulary.
 """

@@ -62,7 +62,7 @@ class DrawnDrafter(StaticDrafter):
     """Fills a static shape with draws: a child's rank says which draw of its parent's distribution it is.
 
     The draft is sampled at the sequence's own temperature (EAGLE, 2401.15077; Clover-2 at temperatures above 0). Greedy
-    sequences take the most probable tokens. Children for which a distribution has no more tokens are padding.
+    sequences choose the most probable tokens. Children for which a distribution has no more tokens are padding.
     """
 
     def __init__(self, draft: DraftModel, tree: DrawnTree):

@@ -1,4 +1,4 @@
-"""Prompt lookup: what followed the end of a text where it stood before is proposed, and the draft is not asked.
+"""Prompt lookup: what followed the end of a text where it stood before is proposed, and the draft does not run.
 
 A looked-up token costs its place in the target's pass and nothing else (LLMA, 2304.04487).
 """

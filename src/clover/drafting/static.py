@@ -97,7 +97,7 @@ class Level:
         choices: how many tokens of a parent's distribution are looked at.
         expanded: Long [parents], the nodes whose children these are, in the order of the draft's output.
         slots: Long [nodes], each node's parent, as a row of the draft's output.
-        ranks: Long [nodes], which of that row's best tokens each node takes.
+        ranks: Long [nodes], which of that row's best tokens each node gets.
         places: Long [parents], the parents' indices in the level above.
         above: Long [parents], their slots there.
 

@@ -103,7 +103,7 @@ def parse_tree(text: str | Tree) -> Tree:
             (`BudgetTree`), "eagle2:N[:BEAM[:DEPTH]]" (`RerankTree`) or "drawn:TREE" with a static tree (`DrawnTree`).
 
     Raises:
-        UserError: if it is no such name, or the file does not hold a tree.
+        UserError: if it is no such name, or there is no tree in the file.
 
     >>> parse_tree("budget:4"), parse_tree("eagle2:30:8:5").name
     (BudgetTree(budget=4, mass=0.8), 'eagle2:30:8:5')

@@ -1,6 +1,6 @@
 """What `clover tune` measured of a draft on one machine: read at run time, saved with the draft as `tuning.json`.
 
-A file holds one entry per device and dtype. Seconds are wall-clock seconds, all of them of whole batches.
+A file has one entry per device and dtype. Seconds are wall-clock seconds, all of them of whole batches.
 """
 
 import math
@@ -108,7 +108,7 @@ def architecture_name(config: Any) -> str:
     """Name the target that an entry belongs to, by a transformers configuration: type, layers, width, vocabulary.
 
     Sizes alone, because they decide what a step costs: a fine-tuned target may go on with the tuning of its origin.
-    What depends on the weights asks `clover.target.weights_fingerprint`.
+    Where the weights matter, `clover.target.weights_fingerprint` is compared.
     """
     sizes = (getattr(config, name, None) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
     return "-".join(map(str, (getattr(config, "model_type", None), *sizes)))

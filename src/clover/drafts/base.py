@@ -1,4 +1,4 @@
-"""The interface between draft systems and the rest: what a draft is trained through and what the engine asks of it.
+"""The interface between draft systems and the rest: what training and the engine call.
 
 Shapes: B batch, A committed positions of one call, P frontier nodes, T text, D depths trained, H hidden,
 W width of the hidden states that are read, V vocabulary.

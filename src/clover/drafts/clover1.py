@@ -1,4 +1,4 @@
-"""Clover-1 (arXiv 2405.00263): Medusa's heads in sequence, each told the token that was chosen before it.
+"""Clover-1 (arXiv 2405.00263): Medusa's heads in sequence, each of which reads the token that was chosen before it.
 
 At position t, with the target's hidden state h_t, the token x_{t+1} that the target itself has produced, and drafted
 tokens after it:

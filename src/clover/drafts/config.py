@@ -23,7 +23,7 @@ _TARGET_FIELDS = ("model_type", "hidden_size", "vocab_size", "num_hidden_layers"
 
 
 class DraftConfig(PretrainedConfig):
-    """Base of all draft configurations: annotated fields are options, and what `check_draft_options` asks for.
+    """Base of all draft configurations: annotated fields are options, checked by `check_draft_options`.
 
     Attributes:
         num_heads: depths that are trained, and those of its own tree.

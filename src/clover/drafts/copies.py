@@ -161,6 +161,6 @@ def _share(guesses: Guesses, at: Tensor) -> float:
     share, right, probs = 0.5, guesses.copy_right[at], guesses.right_prob[at]
     for _ in range(_ROUNDS):
         by_copying = share * right / (share * right + (1 - share) * probs).clamp_min(1e-12)
-        # The divisor is one larger: the share stays below 1, as RecallConfig asks, and is 0 where there are none.
+        # The divisor is one larger: the share stays below 1, as RecallConfig requires, and is 0 where there are none.
         share = float(by_copying.sum() / (len(right) + 1))
     return share

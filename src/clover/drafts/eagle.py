@@ -6,7 +6,7 @@ With the target's hidden states f after its final norm and its input embedding E
     o_t = Layer(z_<=t)                 one decoder layer of the target's own kind; o_t stands for f_{t+1}
     logits = lm_head(o_t)              the target's own, for token t + 2
 
-Deeper in the tree o_t takes the place of f_{t+1}: one layer is run for every node, on a cache of its own that holds
+Deeper in the tree o_t takes the place of f_{t+1}: one layer runs for every node, on a separate cache of
 the pairs of true states and, after them, the nodes' ancestors.
 
 As in the authors' code the layer has no norm before its attention where that norm is its own (`input_norm`), no final

@@ -4,7 +4,7 @@ Head i = 1 … N at position t, with the target's hidden state f_t after its fin
 
     o_i = f_t + SiLU(W_i f_t + b_i)    logits = lm_head_i(o_i), for token x_{t+1+i}
 
-Every head has an lm_head of its own, started from the target's. No head sees the token x_{t+1} that is already known,
+Every head has its own lm_head, a copy of the target's at first. No head sees the token x_{t+1} that is already known,
 nor what other heads have drafted: the distribution at a depth is the same on every path.
 
 Shapes: D heads, H hidden, V vocabulary.

@@ -86,7 +86,7 @@ class DraftSession(CachedRows):
 class TreeSession(DraftSession):
     """The session of drafts that attend inside the tree: a node sees the text and its own drafted ancestors.
 
-    Their `run` is one step for true pairs and for nodes alike. Behind the committed pairs the cache holds, until the
+    Their `run` is one step for true pairs and for nodes alike. Behind the committed pairs the cache contains, until the
     next commit, all nodes of the tree.
     """
 

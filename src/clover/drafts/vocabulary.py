@@ -31,7 +31,7 @@ def worthwhile_size(hits: Tensor) -> int:
     """Return how many tokens, the most frequent first, a draft needs so that it loses less than 0.5 % of its hits.
 
     All others cost time at every depth, and the draft is hardly ever right with them (docs/development/log.md).
-    All are kept where there are too few hits to tell.
+    All are kept where the hits are too few to decide.
 
     Args:
         hits: Long [V'], how often each token was the draft's choice and right.

@@ -1,4 +1,4 @@
-"""The events of a step, with what requests want to know beside their tokens: log-probabilities and drafted trees."""
+"""The events of a step, and what requests may want with the tokens: log-probabilities and drafted trees."""
 
 from collections.abc import Sequence
 from dataclasses import replace

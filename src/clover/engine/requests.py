@@ -22,9 +22,9 @@ class Request:
         stop: the text ends before the first of these strings that it would contain, special tokens included.
         eos: tokens that end the text; the target's own if None, none if empty.
         hidden: special tokens that have no text; None for all of them.
-        logprobs: events hold each token's log-probability, and those of so many of the most probable tokens; None for
+        logprobs: events have each token's log-probability, and those of so many of the most probable tokens; None for
             no log-probabilities.
-        show_trees: whether events hold what was drafted.
+        show_trees: whether events contain what was drafted.
         plain: decode it without drafting, also where the other requests of the batch are drafted for.
         keep: whether the text is kept for requests that go on from it, where the batch has a `PrefixStore`.
     """
@@ -73,7 +73,7 @@ class Drafted:
     """The token tree of one sequence in one step, without its root: each node's token, and the node above or -1.
 
     `path` are the accepted nodes from depth 1 down, also those after the end of the text. `copied` says whether prompt
-    lookup took the tree from the text; then the draft was not asked.
+    lookup copied the tree from the text; then the draft did not run.
     """
 
     tokens: tuple[int, ...]
@@ -122,8 +122,8 @@ class StepEvent:
         path: accepted nodes of the step's tree, root included; also those after the end of the text.
         pieces: the text that each token completed, also where it is part of a stop string or held back; together the
             pieces of a text begin with the text. "" for half a character.
-        logprobs: of each token, if the request asked for them.
-        drafted: the step's tree, if the request asked for it.
+        logprobs: of each token, if the request has `logprobs`.
+        drafted: the step's tree, if the request has `show_trees`.
     """
 
     index: int

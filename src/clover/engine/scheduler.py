@@ -87,7 +87,7 @@ class Scheduler:
     @property
     def running(self) -> int:
         """Return the number of requests that are being decoded."""
-        batch = self._batch  # read once: another thread may ask while the last sequence leaves
+        batch = self._batch  # Read once: another thread may read this while the last sequence leaves.
         return 0 if batch is None else len(batch.sequences)
 
     @property

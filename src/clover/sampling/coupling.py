@@ -113,12 +113,12 @@ class Coupling:
     def draw(self, draft_probs: Tensor, nodes: Tensor, count: int, tokens: Tensor | None = None) -> Tensor:
         """Draw K = `count` children of tree nodes without replacement.
 
-        Greedy sequences take the most probable tokens. Otherwise those with the highest probability / -log(u) win, u
+        Greedy sequences choose the most probable tokens. Otherwise those with the highest probability / -log(u) win, u
         being uniform. Those with probability 0, where fewer than K have any, were not drawn.
 
         Args:
             draft_probs: float64 [B, P, V'].
-            nodes: Long [P], which nodes of the tree these are; each draws numbers of its own.
+            nodes: Long [P], which nodes of the tree these are; each draws with other numbers.
             tokens: Long [V'], which tokens the probabilities are of; None for the whole vocabulary.
 
         Returns Long [B, P, K], indices into the probabilities, in the order of the draws.
@@ -159,7 +159,7 @@ class Coupling:
 
     @property
     def draws_alone(self) -> bool:
-        """Return True on a CPU if no draft has asked for numbers of this step, and none are kept for the next."""
+        """Return True on a CPU if no draft has read numbers of this step, and none are kept for the next."""
         return self._device.type == "cpu" and self._depths == 1 and not self._numbers.ready
 
     def _gumbels_of(self, tokens: Tensor | None, depth: int) -> Tensor:

@@ -19,7 +19,7 @@ class GumbelCache:
 
     Hashing takes long on a CPU. So there the numbers of positions that a sequence has not reached are kept: a tree
     that is deeper than its accepted path costs no more than the path. Elsewhere all are hashed in each step, because
-    the host would have to ask how far the sequences have come. `keeps` decides otherwise.
+    the host would have to wait for the number of tokens that each sequence has. `keeps` decides otherwise.
     """
 
     def __init__(self, seeds: Tensor, greedy: Sequence[bool], tokens: Tensor, keeps: bool | None = None):
@@ -91,7 +91,7 @@ class GumbelCache:
         return self._numbers[rows.unsqueeze(2), slots.unsqueeze(2), index]
 
     def select(self, rows: Sequence[int], seeds: Tensor, greedy: Sequence[bool]) -> None:
-        """Keep these sequences, in this order; their seeds and greediness are given anew."""
+        """Keep these sequences, in this order; the caller passes their seeds and greediness again."""
         self.ready = 0
         self._numbers = self._numbers[torch.tensor(rows, dtype=torch.long, device=seeds.device)]
         self._ends = [self._ends[row] for row in rows]

@@ -1,7 +1,7 @@
 """Random numbers without a state.
 
 Each number is the hash of a sequence's seed and of counters that name its one use. No number serves two purposes.
-None depends on which others were asked for. All are the same in every batch and on every device.
+None depends on which others are computed. All are the same in every batch and on every device.
 """
 
 import torch
@@ -36,7 +36,7 @@ def gumbels(seeds: Tensor, *counters: Tensor | int) -> Tensor:
     """Hash seeds and counters as `uniforms` does, to standard Gumbel numbers: float32 in -3.7 … 36.8.
 
     The index at which log-probabilities plus such numbers are highest is a draw from these probabilities. Logarithms
-    are taken in float64, which keeps the upper end; they may differ between devices in the last digit of float32.
+    are computed in float64, which keeps the upper end; they may differ between devices in the last digit of float32.
     """
     state = state_of(seeds, *counters)
     if state.device.type != "cpu":

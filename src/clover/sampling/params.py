@@ -37,7 +37,7 @@ class SamplingParams:
     """How the tokens of one request are chosen; UserError if a value is of the wrong type or out of range.
 
     Attributes:
-        temperature: 0 takes the most probable token (top_k, top_p, min_p and seed then mean nothing); else from
+        temperature: 0 chooses the most probable token (top_k, top_p, min_p and seed then mean nothing); else from
             1e-5 to 1e5.
         top_k: keep the k most probable tokens, and those as probable as the last of them; 0 keeps all.
         top_p: keep the fewest tokens, most probable first, whose probabilities sum to top_p, and those as
@@ -45,8 +45,8 @@ class SamplingParams:
         min_p: keep the tokens with at least this share of the highest probability; in [0, 1].
         repetition_penalty: positive logits of tokens in the text (prompt included) are divided, negative ones
             multiplied by it; 1e-3 to 1e3, 1 is off.
-        frequency_penalty: taken from a token's logit for each time it is among the new tokens; -1e3 to 1e3, 0 is off.
-        presence_penalty: taken from the logits of all tokens that are among the new ones; -1e3 to 1e3, 0 is off.
+        frequency_penalty: subtracted from a token's logit for each time it is a new token; -1e3 to 1e3, 0 is off.
+        presence_penalty: subtracted from the logits of all tokens that are among the new ones; -1e3 to 1e3, 0 is off.
         logit_bias: added to the logits of these tokens, -1e6 to 1e6.
         banned_tokens: never emitted.
         process: a function of one's own, applied to the logits after the penalties: of texts Long [P, T], prompt

@@ -1,7 +1,7 @@
 """The draw of one token per sequence from all tokens, without hashing and turning into numbers what cannot win.
 
 A token wins with the highest log-probability plus Gumbel number (`clover.sampling.Coupling`). The best token's own
-sum is a bound. Of a token far below it the number must be so high that few hashes give it: their bits tell that, and
+sum is a bound. Of a token far below it the number must be so high that few hashes give it: their bits show that, and
 the two logarithms, the sums and the copies of a whole vocabulary are made for those few alone.
 
 Shapes: B batch, V vocabulary, M tokens that may win.

@@ -1,4 +1,4 @@
-"""Where texts stand under a grammar. The grammars are those of `clover.grammar`; here is what decoding asks of them.
+"""Where texts stand under a grammar. The grammars are those of `clover.grammar`; this is the part that decoding calls.
 
 Shapes: V vocabulary.
 """
@@ -20,7 +20,7 @@ class GrammarState(ABC):
 
     @abstractmethod
     def fresh(self) -> GrammarState:
-        """Return the same state for a decoding of its own, without those that it remembers to come after it."""
+        """Return a copy of the state for another decoding, without those that it remembers to come after it."""
 
     @abstractmethod
     def after(self, token: int) -> GrammarState | None:

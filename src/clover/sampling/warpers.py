@@ -52,7 +52,7 @@ class Warpers:
     def _filter(self, probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Find the probability below which each node's tokens are dropped: the highest of what the filters say.
 
-        Returns the highest probabilities and their tokens, both [B, N, W], as many as hold all that is kept; and the
+        Returns the highest probabilities and their tokens, both [B, N, W], wide enough for all that is kept; and the
         lowest probability that is kept [B, N, 1], 0 for sequences without a filter.
         """
         width = min(self._first_width, self._vocab_size)

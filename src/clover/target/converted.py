@@ -11,7 +11,7 @@ from transformers import PretrainedConfig
 
 from clover.cpu.apply import MAX_SECOND_COPY
 from clover.target import weight_cache
-from clover.validation import read_json
+from clover.target.source import files_of_index
 
 _FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -53,8 +53,7 @@ def _files(directory: Path) -> list[Path]:
     """Return the files that transformers reads: one, or those of the index."""
     if (directory / _FILE).is_file() or not (directory / _INDEX).is_file():
         return [file for file in [directory / _FILE] if file.is_file()]
-    names = read_json(directory / _INDEX).get("weight_map")
-    return [directory / name for name in sorted(set(names.values()))] if isinstance(names, dict) else []
+    return [directory / name for name in files_of_index(directory / _INDEX)]
 
 
 def _as_kept(stored: Any, dtype: torch.dtype) -> Tensor:

@@ -100,10 +100,7 @@ def _refuse_missing_parts(directory: Path) -> None:
     """Raise UserError if the weights are in several files and not all of them are there."""
     parts = sorted(directory.glob("*-of-*.safetensors"))
     for index in sorted(directory.glob("*.safetensors.index.json")):
-        weights = read_json(index).get("weight_map")
-        if not isinstance(weights, dict) or not all(isinstance(part, str) for part in weights.values()):
-            raise UserError(f"{index} is damaged: it has no weight_map of names; get it again")
-        names = sorted(set(weights.values()))
+        names = files_of_index(index)
         if missing := [name for name in names if not (directory / name).is_file()]:
             raise UserError(
                 f"target model {directory}: {len(missing)} of {len(names)} files of its weights are missing, the first "
@@ -119,6 +116,14 @@ def _refuse_missing_parts(directory: Path) -> None:
             f"target model {directory}: model.safetensors.index.json is missing, which says what is in {parts[0].name} "
             "and the other parts; get it"
         )
+
+
+def files_of_index(index: Path) -> list[str]:
+    """Return the names of the files that an index of weights lists; UserError if it is damaged."""
+    weights = read_json(index).get("weight_map")
+    if not isinstance(weights, dict) or not all(isinstance(part, str) for part in weights.values()):
+        raise UserError(f"{index} is damaged: it has no weight_map of names; get it again")
+    return sorted(set(weights.values()))
 
 
 def _read(path: Path, name: str) -> Source:

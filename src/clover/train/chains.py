@@ -1,4 +1,4 @@
-"""How many tokens of a greedy chain the target would accept in held-out texts: what a training says of τ.
+"""How many tokens of a greedy chain the target would accept in held-out texts: the τ that a training reports.
 
 The heads were measured at every position of a text, forced with its tokens. So one walk along it shows the steps that
 decoding would take there: each accepts what the heads get right in a row, and the next begins behind that.

@@ -1,6 +1,6 @@
 """Training state in one safetensors file: tensors as they are, everything else as JSON in the file's header.
 
-It holds modules, optimizers, torch's random number state and the caller's own values, and takes its final name only
+It contains modules, optimizers, torch's random number state and the caller's own values, and gets its final name only
 when it is whole. Nothing is pickled. What was saved comes back bit for bit.
 """
 
@@ -39,10 +39,10 @@ def save_checkpoint(
     optimizers: Mapping[str, Optimizer],
     state: Mapping[str, Any],
 ) -> None:
-    """Write the training state to the file `path`, which holds the old or the whole new state at any time.
+    """Write the training state to the file `path`, which contains the old or the whole new state at any time.
 
-    Of the modules frozen parameters are left out, and one that a module holds twice is written once. The state of
-    optimizers must be tensors, the caller's own values anything that JSON can hold.
+    Of the modules frozen parameters are left out, and one that a module has twice is written once. The state of
+    optimizers must be tensors, the caller's own values anything that JSON can express.
     """
     if Path(path).is_dir():
         raise UserError(f"{path} is a directory; a checkpoint is one file")
@@ -66,7 +66,7 @@ def load_checkpoint(
     modules: Mapping[str, nn.Module],
     optimizers: Mapping[str, Optimizer],
 ) -> dict[str, Any]:
-    """Bring modules, optimizers and the random number state back to what `path` holds; return the caller's values.
+    """Bring modules, optimizers and the random number state back to the state in `path`; return the caller's values.
 
     UserError if the file cannot be read, is damaged, or was saved from other modules or optimizers.
     """

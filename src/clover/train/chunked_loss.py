@@ -132,7 +132,7 @@ class ChunkedHeadLoss(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the gradients of the outputs and the lm_heads.
 
-        Those of the lm_heads are large (each further pass over Medusa's is a tenth of a step), so they are given away:
+        Those of the lm_heads are large (each further pass over Medusa's is a tenth of a step), so they are handed over:
         autograd makes them `.grad` without a copy, as long as nothing else refers to them.
         """
         of_loss, of_heads = grad_outputs[0], ctx.of_heads

@@ -28,7 +28,7 @@ class TrainConfig:
     """Options of a training run, by default what drafts learn best by here; UserError names one that is impossible.
 
     Args:
-        output: directory of the finished draft; `<output>.training` holds the log and the checkpoint meanwhile.
+        output: directory of the finished draft; log and checkpoint are in `<output>.training` until then.
         target, data, system, draft: where the target and the texts came from, the draft system and its options, kept
             for the record.
         start_from: a trained draft of the system whose weights are the starting values, kept for the record.
@@ -39,7 +39,7 @@ class TrainConfig:
             grow with what has been learnt (`budget.step_tokens`).
         max_steps, max_minutes: the run ends at whichever comes first, and the learning rate is planned for it. With 0
             steps nothing is learnt: the draft `start_from` is fitted to the texts (`fit_to_held_out`).
-        epochs: passes over the data when neither of the two is given.
+        epochs: passes over the data when neither of the two is set.
         optimizer: "muon" (for matrices; AdamW for the rest), or "adamw" for all; None for the system's own
             (`TrainingDefaults.optimizer`).
         lr: peak learning rate, at most 100; None for one that follows from optimizer and width (`peak_rate`).
@@ -97,7 +97,7 @@ class TrainConfig:
         return self.max_steps == 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the options as JSON holds them."""
+        """Return the options as values for JSON."""
         return json.loads(json.dumps(asdict(self)))
 
     def check_resumable(self, saved: dict[str, Any]) -> None:

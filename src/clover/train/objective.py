@@ -177,7 +177,7 @@ def fit_to_held_out(
     Args:
         draft: the trained draft, which is changed.
         measured: what it is right about in held-out texts.
-        config: `fit_vocabulary` asks for the first; shares among the draft's own options forbid the second.
+        config: `fit_vocabulary` allows the first; `copy_shares` among the draft's options forbids the second.
         counts: Long [V], occurrences of each token in the texts; None for a draft of the whole vocabulary.
     """
     size = draft.config.draft_vocab_size

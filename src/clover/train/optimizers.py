@@ -35,7 +35,7 @@ def peak_rate(config: TrainConfig, kind: type[DraftModel], hidden_size: int) -> 
 def make_optimizers(draft: DraftModel, config: TrainConfig, lr: float) -> dict[str, Optimizer]:
     """Return optimizers by name; each parameter that is trained belongs to one of them.
 
-    An own lm_head is no matrix inside the draft: its rows stand for tokens, each with a gradient of its own.
+    The lm_head of a draft does not count as such a matrix: each row stands for one token.
     """
     trained = [p for p in draft.parameters() if p.requires_grad]
     heads, muon = {id(p) for p in draft.head_parameters}, optimizer_name(config, type(draft)) == "muon"

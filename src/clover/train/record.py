@@ -1,4 +1,4 @@
-"""What a training leaves beside the draft's weights, and its reader."""
+"""The record of a training, in the draft's folder: its options, results and log."""
 
 from pathlib import Path
 from typing import Any

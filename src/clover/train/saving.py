@@ -1,4 +1,4 @@
-"""Checkpoints of a run: what they hold beside tensors, where they lie, and when they may be resumed."""
+"""Checkpoints of a run: what they contain besides tensors, where they are, and when they may be resumed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from clover.validation import validated
 
 @dataclass(frozen=True)
 class RunState:
-    """What a checkpoint holds beside tensors: what the run depends on, and where it stands.
+    """The part of a checkpoint that is not tensors: what the run depends on, and how far it is.
 
     Args:
         config: the options.

@@ -310,7 +310,7 @@ class Trainer:
             return None
         self.progress.say("measuring on held-out texts")
         tokens = self.budget.held_out_tokens
-        try:  # in small blocks: few texts are held out, so a usual block could need all texts to fill
+        try:  # The blocks are small: few texts are held out, so filling a usual block could need all of them.
             size = _CHARACTERS_PER_TOKEN * tokens
             batches = self._make_batches(seed=0, side=self.held_out, block_size=size)
             return list(first_batches(batches.epoch(), tokens))
@@ -341,7 +341,7 @@ class Trainer:
         """Give a draft of a part of the vocabulary the most frequent tokens, and return how often each occurs.
 
         They are counted in the texts that are learnt first. None, and nothing is counted, for the whole vocabulary, and
-        where nothing is learnt and no other size is asked for.
+        where nothing is learnt and the options set no other size.
         """
         size = self.draft.config.draft_vocab_size
         if size is None or (self.config.only_fits and "draft_vocab_size" not in self.config.draft):

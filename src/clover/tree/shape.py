@@ -14,7 +14,7 @@ from torch import Tensor
 
 from clover.errors import UserError
 
-MOST = 9999  # nodes, depths or children that a tree may be asked for
+MOST = 9999  # The most nodes, depths or children of a tree that a user names.
 
 
 @dataclass(frozen=True)

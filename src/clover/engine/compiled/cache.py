@@ -51,7 +51,7 @@ class FixedCache(ModelCache):
     def _write(self, storage: Tensor, states: Tensor, layer: int) -> None:
         """Write states [B, Hkv, N, D] of one layer to the new slots."""
         rows, heads = states.shape[:2]
-        # All indices are tensors: a layer taken by a number would be a view, and a compiler copies what it views.
+        # All indices are tensors: a layer selected by a number would be a view, and a compiler copies what it views.
         layers = torch.full((1, 1, 1), layer, device=states.device)
         row = torch.arange(rows, device=states.device)[:, None, None]
         head = torch.arange(heads, device=states.device)[None, None]
@@ -126,7 +126,7 @@ class FixedCache(ModelCache):
         return False
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return 0; models ask only where they are given no positions."""
+        """Return 0; models call this only when they get no positions."""
         return 0
 
     def get_mask_sizes(self, query_length: int | Tensor, layer_idx: int = 0) -> tuple[int, int]:
