@@ -62,7 +62,8 @@ class ModelCache(Cache):
 class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethodOverride]
     """The cache of texts in rows, during and after forward passes."""
 
-    _of_layers, _multiple = 2, 1  # tensors of the storage that layers write; slots are read in such steps
+    # Layers write so many tensors of the storage; slots are read in steps of so many.
+    _of_layers, _multiple = 2, 1
 
     def __init__(self, *storage: Tensor) -> None:
         self.layers = []

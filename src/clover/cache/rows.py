@@ -15,8 +15,8 @@ from torch import Tensor
 from typing_extensions import Self
 
 KVShape = tuple[int, int, int, int]  # L, Hkv, Dk, Dv
-_MAX_ADDED = 1024  # slots that growth adds at once, so that little memory stays unused
-_LEAST_FIXED = 256  # slots of a cache for forward passes of fixed shape
+_MAX_ADDED = 1024  # Growth adds so many slots at once, so that little memory stays unused.
+_LEAST_FIXED = 256  # The slots of a cache for forward passes of fixed shape.
 
 
 class RowStore:
@@ -37,9 +37,9 @@ class RowStore:
     short = 256
 
     def __init__(self, *storage: Tensor) -> None:
-        self.storage = storage  # of all rows, in use or not
-        self._fixed = False  # whether S must be one of few sizes (`fixed_capacity`) and never falls
-        self._aside: list[int] = []  # lengths of the other rows, inside `first_rows`
+        self.storage = storage  # This counts all rows, in use or not.
+        self._fixed = False  # If True, S is one of few sizes (`fixed_capacity`) and never falls.
+        self._aside: list[int] = []  # The lengths of the other rows, inside `first_rows`.
         self._use_rows([0] * storage[0].shape[1])
 
     @classmethod

@@ -15,8 +15,8 @@ from clover.drafting.tuning import Choice, Tuning, seconds_at
 from clover.drafts import DraftModel
 from clover.tree import TreeShape
 
-_DEPTHS, _COMPILED_DEPTHS = (1, 2, 4, 6, 8, 12), (2,)  # chains that an untuned draft may grow
-_LENGTHS, _COMPILED_LENGTHS = (7, 15, 31), (15,)  # tokens that prompt lookup may propose
+_DEPTHS, _COMPILED_DEPTHS = (1, 2, 4, 6, 8, 12), (2,)  # An untuned draft may grow these chains.
+_LENGTHS, _COMPILED_LENGTHS = (7, 15, 31), (15,)  # Prompt lookup may propose so many tokens.
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class AutoTree(Tree):
             costs.setdefault(choice.batch_size, {})[tree.name] = choice.step_seconds
             taus.setdefault(tree.name, []).append(choice.tau)
         drafted = any(tree.needs_draft for tree in trees.values())
-        if not any(tree.is_chain for tree in trees.values()):  # the policy needs one, tuned or not
+        if not any(tree.is_chain for tree in trees.values()):  # The policy needs a draft, tuned or not.
             depths = [min(depth, draft.max_depth) for depth in (_COMPILED_DEPTHS if compiled else _DEPTHS)]
             shapes = [*map(TreeShape.chain, depths), *([] if drafted else [own_shape(draft)])]
             trees |= {tree.name: tree for tree in map(StaticTree, shapes)}

@@ -16,12 +16,13 @@ from clover.drafting.prompt_lookup import LookupAcceptance, LookupTree
 from clover.drafting.tree import Tree
 from clover.drafts.ngrams import RepeatingText
 
-_PROBE_SHARE, _PROBE_STEPS = 0.01, 3  # share of the time that probes may lose; steps of each
-_LEAST_LOSS = 1 / 12  # of a probe's seconds, which count as lost at least
-_TUNED_STEPS, _TUNED_WEIGHT = 3, 8.0  # what a tuning counts for: steps of costs, observations of acceptance
-_TREES_TURN = 6  # of so many probes one is of a tree, while plain steps lead
-_FEW = 8  # positions that the draft commits in no time
-_LOOKUP_COST = 0.05  # of a plain step, per token: the assumed cost of a lookup before any has run
+_PROBE_SHARE, _PROBE_STEPS = 0.01, 3  # Probes may lose this share of the time; each has so many steps.
+_LEAST_LOSS = 1 / 12  # At least this share of a probe's seconds counts as lost.
+# A tuning counts for so many steps of costs, and observations of acceptance.
+_TUNED_STEPS, _TUNED_WEIGHT = 3, 8.0
+_TREES_TURN = 6  # While plain steps lead, one probe of so many is a tree.
+_FEW = 8  # The draft commits so many positions at no cost worth counting.
+_LOOKUP_COST = 0.05  # The assumed cost of a lookup before any has run, per token, as a share of a plain step.
 
 
 @dataclass(frozen=True)
@@ -80,8 +81,9 @@ class AutoPolicy(Policy):
             for size in by_distance
         }
         self._group, self._name, self.leader = -1, PLAIN.name, PLAIN.name
-        self._probe, self._probe_steps = PLAIN.name, 0  # what is probed, and steps that are left
-        self._probes, self._budget = 0, 0.0  # how many there were, and seconds that they may lose
+        # The candidate that is probed, and the steps that are left.
+        self._probe, self._probe_steps = PLAIN.name, 0
+        self._probes, self._budget = 0, 0.0  # The number of probes, and the seconds that they may lose.
 
     def _assumed(self, name: str, depth: int, taus: Mapping[str, float]) -> RunningAcceptance:
         if name not in taus:
@@ -99,7 +101,7 @@ class AutoPolicy(Policy):
             speeds = {n: one.tokens(self._depths[n]) / costs[n] for n, one in self._acceptance.items()}
             timed = set(size.seconds)
             if self._chains[0] in timed:
-                timed |= set(self._chains)  # the costs of all chains are on one line
+                timed |= set(self._chains)  # The costs of chains are assumed to be linear in their depth.
             self.leader = max(timed & speeds.keys(), key=speeds.__getitem__)
             if not self._probe_steps and self._budget >= 0 and size.machine is not None:
                 steps = _PROBE_STEPS if upcoming.batch_size == 1 else _PROBE_STEPS - 1
@@ -110,10 +112,10 @@ class AutoPolicy(Policy):
 
     def record(self, outcome: StepOutcome) -> None:
         if not outcome.emitted:
-            return  # all sequences are decoded plainly, whatever was chosen
+            return  # All sequences are decoded plainly, whatever was chosen.
         size, name = self._sizes[self._group], self._name
         if name != PLAIN.name and outcome.nodes == 1:
-            return  # nothing was drafted: the context ends, or nothing repeats itself
+            return  # Nothing was drafted: the context ends, or the text repeats nothing.
         if name == PLAIN.name:
             for one in set(self._acceptance.values()):
                 one.discount()

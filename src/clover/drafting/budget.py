@@ -18,8 +18,8 @@ from clover.drafts.vocabulary import target_tokens
 from clover.tree import TokenTree
 from clover.validation import checked
 
-_LEAST_SHARE = 0.25  # of the most probable child's probability
-_ROUNDING = 1e-6  # of a sum of probabilities
+_LEAST_SHARE = 0.25  # A child below this share of the best child's probability is dropped.
+_ROUNDING = 1e-6  # The tolerance for rounding of a sum of probabilities.
 
 
 @checked

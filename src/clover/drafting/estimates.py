@@ -6,10 +6,11 @@ from itertools import combinations
 from math import exp, log
 from statistics import median
 
-_MEMORY = 32.0  # steps that acceptance is averaged over
-_FORGOTTEN = 1e-9  # observations: less must not sink further, to 0 of 0
-_SLOWEST, _DRIFT = 0.01, 0.1  # rates of learning: a candidate's seconds at least, and the machine's speed
-_OUTLIER = 0.4  # of a logarithm: a step that is further off counts as this
+_MEMORY = 32.0  # Acceptance is averaged over so many steps.
+_FORGOTTEN = 1e-9  # The number of observations does not sink below this, to 0 of 0.
+# The rates of learning of a candidate's seconds (at least), and of the machine's speed.
+_SLOWEST, _DRIFT = 0.01, 0.1
+_OUTLIER = 0.4  # The largest error of a logarithm; a step that is further off counts as this.
 
 
 class RunningAcceptance:
@@ -70,7 +71,7 @@ class StepSeconds:
         if self.machine is None:
             self.machine = seconds / self.seconds[name]
         error = log(seconds / self.machine / self.seconds[name])
-        error = max(-_OUTLIER, min(error, _OUTLIER))  # other processes make single steps slow
+        error = max(-_OUTLIER, min(error, _OUTLIER))  # Other processes make single steps slow.
         self.seconds[name] *= exp(error * max(1 / runs, _SLOWEST))
         self.machine *= exp(error * _DRIFT)
 

@@ -16,8 +16,8 @@ from clover.tree import TokenTree, TreeShape
 from clover.tree.shape import MOST
 from clover.validation import checked
 
-_RATES = (0.6, 0.7, 0.8, 0.9, 0.95, 0.95)  # assumed where 3, 4, 8, 16, 32 and 64 tokens match
-_MEMORY, _WEIGHT = 256.0, 8.0  # tokens that rates are averaged over, and that the assumed ones count for
+_RATES = (0.6, 0.7, 0.8, 0.9, 0.95, 0.95)  # The rates assumed where 3, 4, 8, 16, 32 and 64 tokens match.
+_MEMORY, _WEIGHT = 256.0, 8.0  # Rates are averages over so many tokens; the assumed rates count as much.
 
 
 @checked

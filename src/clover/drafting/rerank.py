@@ -62,7 +62,7 @@ class RerankDrafter(Drafter):
     def grow(self, batch: DraftInput) -> TokenTree:
         (session, output), tokens = batch.commit_draft(), [batch.root]
         scores = torch.zeros_like(tokens[0], dtype=torch.float64)  # [B, P], of the frontier's paths
-        parent_of = torch.zeros_like(tokens[0])  # where the frontier is among all candidates
+        parent_of = torch.zeros_like(tokens[0])  # The places of the frontier among all candidates.
         parents, values, first = [parent_of], [scores], 1
         guide = Guide.of(batch, self.d2t)
         for depth in range(1, self.max_depth + 1):

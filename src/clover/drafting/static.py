@@ -24,7 +24,7 @@ from clover.tree import CLOVER2_TREE, MEDUSA_TREE, TokenTree, TreeShape
 from clover.tree.shape import MOST
 from clover.validation import read_model
 
-_MOST_BYTES = 2**20  # of a file with a tree
+_MOST_BYTES = 2**20  # The most bytes of a file with a tree.
 _PUBLISHED = {"clover2": CLOVER2_TREE, "medusa": MEDUSA_TREE}
 RankPaths = tuple[tuple[Annotated[int, Field(ge=0, le=MOST)], ...], ...]
 

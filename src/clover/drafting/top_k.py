@@ -26,7 +26,8 @@ def best(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     top = values.topk(count)
     lowest = top.values[..., -1:]
     above = (top.values > lowest).sum(-1, keepdim=True, dtype=torch.int32)
-    ranks = (values == lowest).cumsum(-1, dtype=torch.int32)  # of those equal to the lowest, by place
+    # Of those equal to the lowest, the first places win.
+    ranks = (values == lowest).cumsum(-1, dtype=torch.int32)
     wanted = torch.arange(1, count + 1, dtype=torch.int32, device=values.device) - above
     first = torch.searchsorted(ranks, wanted)
     places = torch.where(wanted < 1, top.indices, first).sort(-1).values

@@ -23,7 +23,7 @@ from clover.drafts.training import TrainingDefaults
 from clover.drafts.vocabulary import check_map, check_size
 from clover.target import TargetWeights
 
-DEEPEST = 16  # depths that a tree may have where a draft repeats one step and so has no end of its own
+DEEPEST = 16  # The deepest tree of a draft that repeats one step, and so could draft without end.
 # Each class of a draft system adds itself here by its name.
 SYSTEMS: dict[str, type["DraftModel"]] = {}
 
@@ -69,10 +69,11 @@ class DraftModel(PreTrainedModel):
         if size is not None:
             check_size(size, config.target_shape.vocab_size)
         self.register_buffer("d2t", None if size is None else torch.arange(size))
-        self._lm_head: tuple[nn.Linear, ...] = ()  # after `bind`; in a tuple it is not saved with the draft
+        # Set by `bind`. In a tuple the target is not saved with the draft.
+        self._lm_head: tuple[nn.Linear, ...] = ()
         self._fast: dict[
             bool, tuple[Any, Any]
-        ] = {}  # per `full_precision`: versions of the weights, and the copy
+        ] = {}  # For each `full_precision`, the versions of the weights and the copy.
 
     def _init_weights(self, module: nn.Module) -> None:
         """Do nothing: the constructors and `start_from` set starting values."""

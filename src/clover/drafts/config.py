@@ -16,7 +16,7 @@ from clover.validation import validated
 Count = Annotated[int, Field(ge=1, le=64)]
 Paths = Annotated[list[list[int]], Field(max_length=1024)]
 Scale = Annotated[float, Field(gt=0, lt=1e6)]
-OneLayer = Literal["post_norm", "pre_norm"]  # hidden states that are H wide
+OneLayer = Literal["post_norm", "pre_norm"]  # These hidden states have width H.
 Start = Literal["fresh", "last_layer"]
 _DType = Literal["float64", "float32", "bfloat16", "float16"]
 _TARGET_FIELDS = ("model_type", "hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads")
@@ -40,14 +40,15 @@ class DraftConfig(PretrainedConfig):
 
     num_heads: Count = 5
     target_config: dict[str, Any] | None = None
-    hidden_state: Any = "post_norm"  # each system names the kinds that it can read
+    hidden_state: Any = "post_norm"  # Each system narrows this to the kinds that it can read.
     tree: Paths | None = None
     target_weights: str | None = None
     target_int8: bool = False
     draft_vocab_size: int | None = None
 
     def __init_subclass__(cls, **kwargs: Any):
-        cls.__init__ = cls.__dict__.get("__init__", DraftConfig.__init__)  # transformers may write one itself
+        # transformers may write this one itself.
+        cls.__init__ = cls.__dict__.get("__init__", DraftConfig.__init__)
         super().__init_subclass__(**kwargs)
 
     def __init__(self, **values: Any):

@@ -25,9 +25,9 @@ from torch.nn import functional as F
 
 from clover.drafts.vocabulary import over_all_tokens
 
-LONGEST = 4  # tokens; more of them hardly change how often the copy is right
-_ROUNDS = 50  # of expectation maximisation
-_LEAST_GAIN = 0.01  # of the positions must be right more often, otherwise a draft copies nothing
+LONGEST = 4  # The longest match in tokens; more of them hardly change how often the copy is right.
+_ROUNDS = 50  # The iterations of expectation maximisation.
+_LEAST_GAIN = 0.01  # Unless so large a share of the positions is right more often, a draft copies nothing.
 
 
 class CopySource(NamedTuple):
@@ -78,7 +78,8 @@ def runs_at_end(text: CopySource) -> Tensor:
     tokens, lengths, _ = text
     back = torch.arange(1, LONGEST + 1, device=tokens.device)
     newest = F.pad(tokens, (LONGEST, 0), value=-1).gather(1, lengths + LONGEST - back)
-    ends = F.pad(tokens, (LONGEST - 1, 0), value=-2).unfold(1, LONGEST, 1).flip(-1)  # newest first
+    # The newest token is first.
+    ends = F.pad(tokens, (LONGEST - 1, 0), value=-2).unfold(1, LONGEST, 1).flip(-1)
     return (
         (ends == newest.unsqueeze(1)).cumprod(-1, dtype=torch.int32).sum(-1, dtype=torch.int32).unsqueeze(1)
     )

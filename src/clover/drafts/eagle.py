@@ -47,7 +47,7 @@ class EagleDraft(DraftModel):
     label, color = "EAGLE-1", "#e69f00"
     training_defaults = TrainingDefaults(
         loss=LossConfig(distillation_weight=0.1, regression_weight=1.0, noise=0.1),
-        optimizer="adamw",  # with Muon it predicts the first tokens of all texts everywhere (docs/development/log.md)
+        optimizer="adamw",  # With Muon it predicts the texts' first tokens everywhere (development/log.md).
         paper_loss=LossConfig(distillation_weight=0.1, regression_weight=1.0, noise=0.1, relative=False),
         paper_recipe=PaperRecipe(lr=3e-5, warm_up=2_000 / 800_000, clip_value=0.5),
     )

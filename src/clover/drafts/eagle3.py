@@ -43,7 +43,7 @@ from clover.target import TargetWeights
 from clover.target.structure import sdpa_mask
 from clover.target.support import context_length
 
-_SCALED = ("linear", "llama3", "yarn")  # kinds of rotary positions that only the configuration decides
+_SCALED = ("linear", "llama3", "yarn")  # For these kinds of rotary positions the configuration alone decides.
 # queries [B, Q, N, C], keys and values [B, G, N, C] -> what each query gets [B, Q, N, C]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -91,7 +91,7 @@ class FusedLayer(nn.Module):
     def __init__(self, config: Any):
         super().__init__()
         self.width = config.head_dim
-        self.rotary: nn.Module | None = None  # set when the target is known
+        self.rotary: nn.Module | None = None  # It is set when the target is known.
         size, inner = config.hidden_size, config.intermediate_size
         queries, pairs = (self.width * n for n in (config.num_attention_heads, config.num_key_value_heads))
         self.token_norm, self.state_norm, self.mlp_norm = (
@@ -141,7 +141,7 @@ class PathAttention:
     """
 
     def __init__(self) -> None:
-        self.keys: list[Tensor] = []  # per call [B, G, T, C]
+        self.keys: list[Tensor] = []  # Each call appends [B, G, T, C].
         self.values: list[Tensor] = []
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -178,7 +178,7 @@ class Eagle3Draft(DraftModel):
     def start_from(self, target: TargetWeights) -> None:
         """Start the output norm with the gain of the target's final norm, found by running it."""
         signs = torch.ones(target.hidden_size, dtype=target.dtype, device=target.device)
-        signs[1::2] = -1  # of deviation one, and of mean zero, for norms that take the mean out
+        signs[1::2] = -1  # States have deviation 1, and mean 0 where the norm subtracts the mean.
         gain = (target.final_norm(signs) - target.final_norm(-signs)) / (2 * signs)
         self.output_norm.weight.copy_(gain)
 
@@ -220,7 +220,7 @@ class Eagle3Draft(DraftModel):
 
     def _fused(self, hidden: Tensor) -> Tensor:
         """Return g = FC([l ; m ; h]) [B, N, H] of the target's hidden states [B, N, W]."""
-        return self.fuse(hidden).to(self.fuse.weight.dtype)  # under autocast the states stay in float32
+        return self.fuse(hidden).to(self.fuse.weight.dtype)  # Under autocast the states stay in float32.
 
     def _embedding(self, tokens: Tensor, like: Tensor) -> Tensor:
         return self.target.embedding_weight[tokens].to(like.dtype)

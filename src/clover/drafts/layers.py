@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PretrainedConfig
 
-NOISE = 0.01  # standard deviation of the zero-mean noise on starting values that a paper calls small
+NOISE = 0.01  # The standard deviation of the noise that papers call small, on starting values.
 MAX_TABLE = 2**26  # bytes
 
 

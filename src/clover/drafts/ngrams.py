@@ -5,8 +5,8 @@ Recall looks for the same on the device, for each node of a tree (`clover.drafts
 
 from collections.abc import Iterable
 
-_MATCH = 3  # tokens that must stand in both places before prompt lookup proposes what followed
-_LONGEST_MATCH = 64  # further tokens in both places are not counted
+_MATCH = 3  # So many tokens must match before prompt lookup proposes what followed.
+_LONGEST_MATCH = 64  # Longer matches count as this long.
 
 
 class RepeatingText:
@@ -22,7 +22,7 @@ class RepeatingText:
         self.match = 0
         self.judged: list[tuple[int, bool]] = []
         self._text, self._next = list[int](), 0
-        self._after: dict[tuple[int, ...], int] = {}  # the last place after so many tokens
+        self._after: dict[tuple[int, ...], int] = {}  # The last place after each run of so many tokens.
         self.extend(prompt)
         self.judged.clear()
 

@@ -66,7 +66,7 @@ class RecallConfig(DraftConfig):
 class WindowLinear(nn.Module):
     """u: a normed linear layer on a state and the three newest tokens, [h_t ; E[x_{t+1}] ; E[x_t] ; E[x_{t-1}]]."""
 
-    earlier = 2  # tokens before the newest one
+    earlier = 2  # The copy reads so many tokens before the newest one.
 
     def __init__(self, hidden_size: int):
         super().__init__()
@@ -142,7 +142,7 @@ class RecallDraft(DraftModel):
     label, color = "Recall (ours)", "#009e73"
     training_defaults = TrainingDefaults(
         loss=LossConfig(distillation_weight=0.1, regression_weight=1.0),
-        depth_curriculum=True,  # all depths are one step, so the first two teach the others too
+        depth_curriculum=True,  # All depths are one step, so the first two teach the others, too.
     )
     repeats_step = True
     copies_text = True
@@ -155,7 +155,8 @@ class RecallDraft(DraftModel):
         self.projector = identity_linear(2 * size, size)
         self.output_norm = DecoderStack(config.target_shape, 1).take_final_norm()
         self.token_table: TokenTable | None = None
-        self.of_mixed: nn.Linear | None = None  # P's half for r, with Wo in it, on [s ; what Wo takes]
+        # P's half for r, multiplied by Wo; its input is [s ; the input of Wo].
+        self.of_mixed: nn.Linear | None = None
         self.post_init()
 
     def start_from(self, target: TargetWeights) -> None:

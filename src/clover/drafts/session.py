@@ -16,7 +16,7 @@ from typing_extensions import Self
 
 from clover.cache import CachedRows, KVCache
 
-Counts = Sequence[int] | Tensor  # how many positions of each row are real: on the host, or Long [B]
+Counts = Sequence[int] | Tensor  # The number of real positions of each row: on the host, or Long [B].
 
 
 class DraftSession(CachedRows):
@@ -28,8 +28,8 @@ class DraftSession(CachedRows):
 
     def __init__(self, draft: Any, cache: KVCache):
         self.draft, self.cache = draft, cache
-        self.states = torch.empty(0)  # [B, P, H], of the nodes that were expanded last
-        self.depth = 0  # calls of `advance` since the last `commit`
+        self.states = torch.empty(0)  # The states [B, P, H] of the nodes that were expanded last.
+        self.depth = 0  # The number of calls of `advance` since the last `commit`.
 
     def over(self, cache: Any) -> Self:
         return type(self)(self.draft, cache)
@@ -90,7 +90,7 @@ class TreeSession(DraftSession):
     next commit, all nodes of the tree.
     """
 
-    paths: Tensor  # Bool [B, P, K]: the drafted nodes on each frontier node's path, itself included
+    paths: Tensor  # Bool [B, P, K] marks the drafted nodes on each frontier node's path, itself included.
 
     def advance(self, parents: Tensor, tokens: Tensor) -> Tensor:
         rows, nodes = tokens.shape

@@ -15,7 +15,7 @@ from torch import Tensor
 from clover.errors import UserError
 
 _KEPT_HITS = 0.995
-_LARGE = 16_384  # below it an lm_head is read as fast as the rest of a draft
+_LARGE = 16_384  # Below this size an lm_head is read as fast as the rest of a draft.
 
 
 def default_size(vocab_size: int) -> int | None:

@@ -17,7 +17,7 @@ from clover.engine.uncommitted import Uncommitted, joined
 from clover.sampling import Sampler
 from clover.target import TargetSession
 
-_BLOCK = 64  # positions of a block of `Batch.uncommitted`, at least: steps that are kept apart before they are joined
+_BLOCK = 64  # A block of `Batch.uncommitted` has at least so many positions; it joins that many steps.
 
 
 @dataclass

@@ -63,7 +63,7 @@ class PrefixStore:
     def __init__(self, most_bytes: int = sys.maxsize, most_texts: int = sys.maxsize, fewest: int = 16):
         self.most_bytes, self.most_texts, self.fewest = most_bytes, most_texts, fewest
         self.bytes = 0
-        self._texts: list[StoredText] = []  # the one that was used last at the end
+        self._texts: list[StoredText] = []  # The last one was used most recently.
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -86,7 +86,7 @@ class PrefixStore:
         sequence = batch.sequences[row]
         tokens = [*sequence.request.prompt, *sequence.tokens]
         length = min(batch.target.lengths[row], len(tokens))
-        if batch.target.row_bytes(length) > self.most_bytes:  # a copy may be gigabytes
+        if batch.target.row_bytes(length) > self.most_bytes:  # A copy may take gigabytes.
             return
         target, draft = batch.target.copy_row(row, length), None
         if batch.draft is not None:

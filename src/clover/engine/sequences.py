@@ -16,14 +16,14 @@ class RunningSequence:
 
     def __init__(self, index: int, request: Request, target: Target):
         self.index, self.request = index, request
-        self.limit = target.longest_run - len(request.prompt)  # tokens that the prompt leaves room for
+        self.limit = target.longest_run - len(request.prompt)  # The prompt leaves room for so many tokens.
         self.eos = target.eos_token_ids if request.eos is None else request.eos
         self.tokens: list[int] = []
         self.acceptance = Acceptance()
         self.finish_reason: FinishReason | None = None
-        self.error = ""  # why the grammar lets no token be chosen; "" if the logits are no numbers
-        self.cached_tokens = 0  # tokens of the prompt that need not run
-        self.prefilled = 0  # prompt tokens that have been scheduled; may exceed the prompt
+        self.error = ""  # Why the grammar lets no token be chosen; "" if the logits are no numbers.
+        self.cached_tokens = 0  # So many tokens of the prompt need not run.
+        self.prefilled = 0  # The prompt tokens that are scheduled; this may exceed the prompt.
         self._detokenizer = Detokenizer(target.tokenizer, request.stop, request.prompt, request.hidden)
         # Special tokens have no text, but may be stop strings: those are looked for in a text that shows them.
         shown = with_special_tokens(target.tokenizer, request.stop)

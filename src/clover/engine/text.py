@@ -4,7 +4,7 @@ from typing import Any
 
 HALF_CHARACTER = "\ufffd"
 _CONTEXT = 4
-_MOST_HELD = 16  # tokens that have given no text: a window that grew with them would decode ever more slowly
+_MOST_HELD = 16  # The most tokens without text that are kept; a window that grew with them would become slow.
 
 
 class Detokenizer:
@@ -33,12 +33,12 @@ class Detokenizer:
         self._hidden = hidden
         self.stop = stop
         self.text = ""  # all text decoded so far, up to the stop string if there was one
-        self.piece = ""  # what the last token added to it, before a stop string was cut off
+        self.piece = ""  # The text of the last token, before a stop string was cut off.
         self.stopped = False
         self._tokens = list(prompt[-_CONTEXT:])
-        self._window = 0  # first token of the window that is decoded
-        self._known = len(self._tokens)  # tokens whose text is known: it is the prompt's, or in self.text
-        self._released = 0  # characters handed out
+        self._window = 0  # The window that is decoded begins here.
+        self._known = len(self._tokens)  # Their text is known: the prompt's, or in self.text.
+        self._released = 0  # The number of characters that were returned.
 
     def push(self, token: int) -> str:
         """Append a token; return the text that became certain."""
@@ -66,9 +66,9 @@ class Detokenizer:
         """Let go of all but the last tokens, which may be the bytes of half a character: none has more."""
         certain = len(self._tokens) - _CONTEXT
         text = self._decode(self._window, certain)
-        if after == before:  # tokens without text
+        if after == before:  # These tokens have no text.
             del self._tokens[self._known : certain]
-        elif after.startswith(text):  # bytes that are no text; else a character lies across the border
+        elif after.startswith(text):  # These bytes are no text; otherwise a character lies across the border.
             self._append(text[len(before) :])
             self._window, self._known = self._known, certain
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 
-STEP_PHASES = ("draft", "run", "verify", "keep")  # the methods of `Runner`
+STEP_PHASES = ("draft", "run", "verify", "keep")  # These are methods of `Runner`.
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 

@@ -24,7 +24,7 @@ class Verifier:
             numbers = sampler.test_numbers(nodes), sampler.gumbels(tree.max_depth)
             return self.verify_drawn(sampler, tree, logits, *numbers)
         choices = sampler.choose(logits, tree)
-        if nodes == 1:  # plain decoding
+        if nodes == 1:  # This is plain decoding.
             return Verified(torch.zeros_like(choices), torch.ones_like(choices[:, 0]), choices)
         return verify.verify(tree, choices)
 
@@ -63,7 +63,7 @@ def finite_counts(logits: Tensor, verified: Verified) -> Tensor:
     Logits cannot be used if one is NaN or +inf, or none is finite; -inf excludes a token.
     """
     path = verified.path
-    if logits.shape[1] > 1:  # a path has fewer nodes than its tree
+    if logits.shape[1] > 1:  # Only the nodes of the path are read: fewer than those of the tree.
         logits = logits[torch.arange(len(path), device=path.device).unsqueeze(1), path]
     bad = ~logits.amax(-1).isfinite()
     bad &= torch.arange(bad.shape[1], device=bad.device) < verified.counts.unsqueeze(1)

@@ -17,7 +17,7 @@ from clover.sampling.numbers import gumbels, uniforms
 from clover.sampling.params import SamplingParams
 from clover.tree import TokenTree
 
-_DRAW, _TEST = 0, 1  # what a hashed number is for; another is `CHOICE`
+_DRAW, _TEST = 0, 1  # Each use of hashed numbers has its own code; another one is `CHOICE`.
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class GumbelNoise:
 
     temperatures: Tensor
     numbers: Tensor | None
-    grammar_states = ()  # where a graph grows the tree, no text has a grammar
+    grammar_states = ()  # Where a graph grows the tree, no text has a grammar.
 
     def gumbel_scores(self, logits: Tensor, depth: int, tokens: Tensor | None = None) -> Tensor:
         """Score logits as `Coupling.gumbel_scores` does; the numbers are already those of `tokens`."""
@@ -66,7 +66,7 @@ class Coupling:
         self._numbers = GumbelCache(
             self._seeds, self._rows_greedy, torch.arange(vocab_size, device=self._device)
         )
-        self._depths = 1  # how many depths are hashed at once
+        self._depths = 1  # So many depths are hashed at once.
 
     def _configure(self, params: Sequence[SamplingParams]) -> None:
         """Set what depends on the parameters alone."""

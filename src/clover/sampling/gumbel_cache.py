@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from clover.sampling.numbers import gumbels
 
-CHOICE = 2  # what these numbers are for, among all that are hashed from a sequence's seed
+CHOICE = 2  # The code of this use, among all numbers that are hashed from a sequence's seed.
 
 
 class GumbelCache:
@@ -25,12 +25,12 @@ class GumbelCache:
     def __init__(self, seeds: Tensor, greedy: Sequence[bool], tokens: Tensor, keeps: bool | None = None):
         self._tokens, self._keeps = tokens, tokens.device.type == "cpu" if keeps is None else keeps
         self._set_rows(seeds, greedy)
-        self._ends = [0] * len(greedy)  # per sequence: its first position not hashed, if kept
+        self._ends = [0] * len(greedy)  # Each sequence's first position that is not hashed.
         empty = (len(seeds), 0, len(tokens))
         self._numbers = torch.zeros(empty, dtype=torch.float32, device=tokens.device)  # [B, R, V]
-        self._slots = torch.zeros_like(seeds)  # where those of depth 0 are
-        self._together: int | None = 0  # the same, if it is one place for all sequences
-        self.ready = 0  # depths whose numbers are there in this step
+        self._slots = torch.zeros_like(seeds)  # The place of the numbers of depth 0.
+        self._together: int | None = 0  # The same, if all sequences have one place.
+        self.ready = 0  # The number of depths that are hashed for this step.
 
     def _set_rows(self, seeds: Tensor, greedy: Sequence[bool]) -> None:
         self._seeds, self._greedy = seeds, greedy

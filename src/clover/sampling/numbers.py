@@ -7,11 +7,11 @@ None depends on which others are computed. All are the same in every batch and o
 import torch
 from torch import Tensor
 
-_LARGE, _PARTS = 1 << 14, 64  # tokens of a vocabulary that is searched part by part, and the parts
-_BLOCK = 1 << 16  # numbers that a CPU hashes at once: their states stay in its cache
+_LARGE, _PARTS = 1 << 14, 64  # A vocabulary of so many tokens is searched in so many parts.
+_BLOCK = 1 << 16  # A CPU hashes so many numbers at once, so that their states stay in its cache.
 
 # SplitMix64 has these constants (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014). They are
-# signed 64-bit integers here: products of int64 tensors wrap around.
+# These are signed 64-bit integers: products of int64 tensors wrap around.
 STEP = 0x9E3779B97F4A7C15 - 2**64
 _MULTIPLIERS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 

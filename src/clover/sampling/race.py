@@ -15,8 +15,8 @@ from torch import Tensor
 from clover.sampling.gumbel_cache import CHOICE
 from clover.sampling.numbers import STEP, gumbels, mix_bits, most_probable, state_of
 
-_REACH = 9.0  # how far below the bound a token's score may lie before its hash is looked at: one in 8,000 is that high
-_MARGIN, _RELATIVE = 1e-2, 1e-6  # of the reach and of the bound, for rounding
+_REACH = 9.0  # Only tokens so close to the bound are hashed: one number in 8,000 is so high.
+_MARGIN, _RELATIVE = 1e-2, 1e-6  # The tolerance for rounding, of the reach and of the bound.
 
 
 def winners(scores: Tensor, seeds: Tensor, positions: Tensor, greedy: list[bool]) -> Tensor:
@@ -47,7 +47,7 @@ def _candidates(scores: Tensor, states: Tensor, bound: float) -> Tensor:
         return torch.arange(len(scores))
     near = bound - _REACH
     number = _REACH - _MARGIN - _RELATIVE * abs(bound)
-    # a uniform number above exp(-exp(-number)): as an unsigned state the last so many of 2^64, that is -most … -1
+    # A uniform number above exp(-exp(-number)): as an unsigned state the last so many of 2^64, that is -most … -1
     most = -int(2.0**64 * -math.expm1(-math.exp(-number)))
     states = mix_bits(states)
     return ((scores > near) | ((states >= max(most, -(2**63))) & (states < 0))).nonzero()[:, 0]

@@ -11,10 +11,10 @@ from clover.drafts import DraftModel
 from clover.train.config import TrainConfig
 
 _FEW_DEPTHS = 2
-_HELD_OUT_TOKENS, _HELD_OUT_SHARE = (2**11, 2**15), 1 / 16  # at least, at most; of the tokens learnt
-_STEP_GROWTH = 0.5  # tokens of a step per root of the tokens learnt
-_PASS_TOKENS, _GPU_PASS_TOKENS = {"cpu": 512}, 4096  # tokens of a forward pass, by kind of device
-_START = 1e-3  # the warm-up begins at this share, so that the first step has a rate above 0
+_HELD_OUT_TOKENS, _HELD_OUT_SHARE = (2**11, 2**15), 1 / 16  # The least and the most tokens of a step.
+_STEP_GROWTH = 0.5  # The tokens of a step are so many times the root of the tokens learnt.
+_PASS_TOKENS, _GPU_PASS_TOKENS = {"cpu": 512}, 4096  # The tokens of a forward pass by kind of device.
+_START = 1e-3  # The warm-up begins at this share, so that the first step has a rate above 0.
 
 
 def step_tokens(config: TrainConfig, tokens: int) -> float:

@@ -112,7 +112,7 @@ def _load_optimizer(
     groups: list[dict[str, Any]],
 ) -> None:
     state: dict[int, dict[str, Tensor]] = {}
-    for group in groups:  # JSON makes lists of tuples, such as AdamW's betas
+    for group in groups:  # JSON turns tuples, such as AdamW's betas, into lists.
         group |= {k: tuple(v) for k, v in group.items() if isinstance(v, list) and k != "params"}
     try:
         for place, value in tensors.items():

@@ -140,7 +140,7 @@ class ChunkedHeadLoss(torch.autograd.Function):
         assert of_heads or not ctx.heads or not ctx.of_outputs.any(), "backward may be called once"
         if not (of_loss.is_cpu and of_loss == 1):
             of_heads = [gradient.mul_(of_loss) for gradient in of_heads]
-        missing = [None] * (ctx.heads - len(of_heads))  # where no position counts
+        missing = [None] * (ctx.heads - len(of_heads))  # No position counts.
         return None, None, ctx.of_outputs * of_loss, *of_heads, *missing
 
 

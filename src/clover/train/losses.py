@@ -34,7 +34,7 @@ from clover.data.batching import TextBatch
 from clover.drafts import DraftModel, LossConfig
 from clover.drafts.vocabulary import draft_indices
 
-_CHUNK_ELEMENTS = {"cpu": 2**25, "cuda": 2**27}  # logits that exist at one time
+_CHUNK_ELEMENTS = {"cpu": 2**25, "cuda": 2**27}  # The most logits that exist at one time.
 _LIKELY_TOP_K, _LIKELY_TOP_P = 8, 0.8
 _NAMES = ("distillation", "regression", "label", "accuracy")
 
@@ -72,9 +72,7 @@ def head_loss(
         log_probs, states = logits[:, at, head, None].log_softmax(-1), outputs[head, :, at, None]
         values = position_values(log_probs, states, hidden_target[:, compared], labels.at(compared), unit)
         reachable = reachable[:, at] & likely[:, compared]  # All drafted tokens of the path are likely ones.
-        counted = (batch.predicted_mask[:, 2 + head :] & reachable)[
-            ..., None
-        ]  # whether token s + 1 is learnt
+        counted = (batch.predicted_mask[:, 2 + head :] & reachable)[..., None]  # Token s + 1 must be learnt.
         sums.append(torch.stack([(value * counted).sum() for value in values]))
     merged = torch.stack(sums, dim=1)
     counts = count_positions(batch.predicted_mask, depth) if counts is None else counts

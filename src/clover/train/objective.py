@@ -24,8 +24,8 @@ from clover.train.chunked_loss import chunked_head_loss
 from clover.train.config import TrainConfig
 from clover.train.losses import HeadMetrics
 
-_WALKED = 4096  # tokens of held-out texts in which a chain is followed
-_TOGETHER = 256  # positions of guesses whose logits exist at one time
+_WALKED = 4096  # A chain is followed in so many tokens of held-out texts.
+_TOGETHER = 256  # The logits of so many guesses exist at one time.
 # Under autocast the states are bfloat16 and the weights of norms float32, on purpose.
 warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
 
@@ -157,7 +157,8 @@ def _guesses_of(
     for part in torch.arange(len(states), device=device).split(_TOGETHER):
         right, copied = target.logits(of_target[part].to(target.dtype)).argmax(-1), tokens[part]
         own = draft.train_logits(states[part][:, None])[:, 0].double().softmax(-1)
-        probs, row = F.pad(own, (0, 1)), torch.arange(len(part), device=device)  # index -1: unknown
+        # Index -1 is an unknown token.
+        probs, row = F.pad(own, (0, 1)), torch.arange(len(part), device=device)
         best_prob, best = own.max(-1)
         hit = known[right] == best
         if d2t is not None:

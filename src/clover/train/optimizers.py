@@ -15,7 +15,7 @@ from clover.cpu.muon import Muon
 from clover.drafts import DraftModel
 from clover.train.config import TrainConfig
 
-_RATES = {"muon": 0.064, "adamw": 0.024}  # peak rates, times √H (docs/development/log.md)
+_RATES = {"muon": 0.064, "adamw": 0.024}  # The peak rates, times √H (docs/development/log.md).
 
 
 def optimizer_name(config: TrainConfig, kind: type[DraftModel]) -> Literal["muon", "adamw"]:

@@ -18,7 +18,7 @@ from clover.train.config import TrainConfig
 
 DEFAULT, PAPER = RECIPES = ("default", "paper")
 DEFAULT_SYSTEM = "recall"
-_MAY_DIFFER = ("draft_vocab_size", "copy_shares")  # from the options of the draft `start_from`
+_MAY_DIFFER = ("draft_vocab_size", "copy_shares")  # These come from the options of the draft `start_from`.
 
 
 def named_recipe(name: str, system: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -35,12 +35,10 @@ class RecordedResult(BaseModel):
 class RecordedConfig(BaseModel):
     """The options that are read later."""
 
-    writing_seconds: float = Field(
-        default=0.0, ge=0
-    )  # what the target took to write the texts, before the training
-    start_from: str | None = None  # the trained draft whose weights it started with
+    writing_seconds: float = Field(default=0.0, ge=0)  # The target wrote the texts before in this time.
+    start_from: str | None = None  # The training started with the weights of this draft.
     lr: float | None = None
-    loss: dict[str, Any] = {}  # fields of `LossConfig`
+    loss: dict[str, Any] = {}  # These are fields of `LossConfig`.
 
 
 class TrainingRecord(BaseModel):

@@ -89,7 +89,7 @@ class Checkpoints:
             raise UserError(f"{self.path} was trained for another target; resume with the same one")
         for option, saved, here, what in (
             ("dtype", found.dtype, self._dtype, "with the target in"),
-            ("device", found.device, self._device, "on"),  # on another device batches have another size
+            ("device", found.device, self._device, "on"),  # On another device batches have another size.
         ):
             if saved != here:
                 raise UserError(

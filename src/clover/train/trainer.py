@@ -50,7 +50,7 @@ from clover.train.saving import Checkpoints, check_unfinished, log_path, remove_
 
 _LOG_EVERY_SECONDS = 2.0
 _FIRST_LINE_SECONDS = 3.0  # where there is no terminal
-_SCALE_BATCHES, _SCALE_TOKENS = 8, 64  # batches, and tokens of one text of each
+_SCALE_BATCHES, _SCALE_TOKENS = 8, 64  # Batches, and tokens of one text of each.
 # For a draft of a part of the vocabulary, the most frequent of so many tokens are counted.
 _COUNTED_TOKENS = 2**18
 _CHARACTERS_PER_TOKEN = 8  # more than most texts have
@@ -145,7 +145,8 @@ class Trainer:
         self.batches = self._make_batches(seed=config.seed, side=self._is_learnt)
         self.token_counts = self._reduce_vocabulary()
         self.objective = Objective(config, draft, self._stored_features())
-        cast(nn.Module, draft).to(target.device).eval()  # no dropout; gradients are computed all the same
+        # This turns dropout off; gradients are computed all the same.
+        cast(nn.Module, draft).to(target.device).eval()
         self.parameters = [parameter for parameter in draft.parameters() if parameter.requires_grad]
         for parameter in self.parameters:
             parameter.data = parameter.data.float()
@@ -191,7 +192,7 @@ class Trainer:
     def restore(self) -> None:
         """Go on from the checkpoint; UserError if there is none that fits."""
         state = self.checkpoints.load()
-        self.draft.bind(self.target)  # binds it to the vocabulary of the checkpoint
+        self.draft.bind(self.target)  # The checkpoint may have another vocabulary.
         self.batches.position = state.position
         self.budget.resume(state.step, state.tokens, state.seconds)
         self.objective.scale, self.entry = state.scale, state.entry
@@ -243,7 +244,7 @@ class Trainer:
         self.log.entry = self.entry
         self._saved = time.monotonic()
         self.progress.say("training")
-        self.progress.begin(1.0, self.budget.spent)  # the first texts have been read by then
+        self.progress.begin(1.0, self.budget.spent)  # The first texts have been read by now.
         self.progress.log(self._describe())
         if self.texts.left_out:
             self.progress.log(self.texts.left_out)
@@ -314,7 +315,7 @@ class Trainer:
             size = _CHARACTERS_PER_TOKEN * tokens
             batches = self._make_batches(seed=0, side=self.held_out, block_size=size)
             return list(first_batches(batches.epoch(), tokens))
-        except UserError as error:  # what is learnt must not be lost
+        except UserError as error:  # The learnt weights must not be lost.
             if self.config.only_fits:
                 raise
             self.progress.log(

@@ -28,7 +28,7 @@ class FixedCache(ModelCache):
 
     def __init__(self, storage: tuple[Tensor, ...], lengths: Tensor, position_limit: int) -> None:
         self.layers, self.num_layers = [], storage[0].shape[0]
-        self.storage = storage  # of all rows, those that do not run included
+        self.storage = storage  # Rows that do not run are included.
         self._row_lengths, self._position_limit, self._slots = lengths, position_limit, lengths
 
     def begin(self, num_tokens: int, after: int = 0) -> None:

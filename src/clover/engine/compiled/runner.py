@@ -38,8 +38,8 @@ from clover.target.support import check_fixed_shapes
 from clover.tree import TokenTree
 from clover.verify import Verified, verify
 
-_GRAPHS = 256  # of one function; PyTorch's own limit of 8 is for shapes that nobody counts
-_Storage = tuple[Tensor, ...]  # of a `KVCache`
+_GRAPHS = 256  # The most graphs of one function. PyTorch's limit of 8 is for shapes that nobody counts.
+_Storage = tuple[Tensor, ...]  # The storage of a `KVCache`.
 
 
 class _GraphInput(NamedTuple):
@@ -88,7 +88,7 @@ class CompiledRunner(Runner):
         if isinstance(draft, nn.Module):
             for module in draft.modules():
                 if isinstance(module, DecoderStack):
-                    _ = module.input_scale  # measured by running the layers, which no graph can contain
+                    _ = module.input_scale  # It is measured by running the layers: no graph can contain that.
         self._run_target = self._compiled(self._forward, backend)
         self._run_draft = self._compiled(self._commit_and_grow, backend)
 
@@ -96,7 +96,7 @@ class CompiledRunner(Runner):
         return power_of_two(most)
 
     def step(self, batch: Batch, drafter: Drafter) -> StepResult:
-        if self._replays:  # the memory of what graphs returned in earlier steps is written again
+        if self._replays:  # The graphs' outputs of earlier steps may now be overwritten.
             torch.compiler.cudagraph_mark_step_begin()
         return super().step(batch, drafter)
 
