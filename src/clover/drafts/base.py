@@ -69,8 +69,7 @@ class DraftModel(PreTrainedModel):
         if size is not None:
             check_size(size, config.target_shape.vocab_size)
         self.register_buffer("d2t", None if size is None else torch.arange(size))
-        # Set by `bind`. In a tuple the target is not saved with the draft.
-        self._lm_head: tuple[nn.Linear, ...] = ()
+        self._lm_head: tuple[nn.Linear, ...] = ()  # In a tuple it is not saved with the draft.
         self._fast: dict[
             bool, tuple[Any, Any]
         ] = {}  # For each `full_precision`, the versions of the weights and the copy.

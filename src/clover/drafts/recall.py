@@ -155,8 +155,7 @@ class RecallDraft(DraftModel):
         self.projector = identity_linear(2 * size, size)
         self.output_norm = DecoderStack(config.target_shape, 1).take_final_norm()
         self.token_table: TokenTable | None = None
-        # P's half for r, multiplied by Wo; its input is [s ; the input of Wo].
-        self.of_mixed: nn.Linear | None = None
+        self.of_mixed: nn.Linear | None = None  # P's half for r times Wo, on [s ; Wo's input].
         self.post_init()
 
     def start_from(self, target: TargetWeights) -> None:
