@@ -4,7 +4,8 @@ A key has fifteen bits, in two planes of int8, because keys of some models have 
 value has eight. Every key and every value of a head has a scale of its own, so what is stored of a token depends on
 this token alone.
 
-Shapes: B batch, L layers, G key-value heads, S slots, N new tokens, Dk / Dv widths of keys and values.
+Shapes: B batch, L layers, G key-value heads, T of them that lie together, K = G / T, S slots, N new tokens, Dk / Dv
+widths of keys and values.
 """
 
 from __future__ import annotations
@@ -29,16 +30,18 @@ _LEAST = 1e-30  # of what is divided by
 class WholeTexts:
     """The keys and values that one layer reads.
 
+    The numbers of T heads lie beside each other in each slot, so that one product reads those of all of them.
+
     Attributes:
-        high, low: planes of the keys, int8 [B, G, S, Dk]: a key is its scale times ``128 * high + low``.
-        values: int8 [B, G, S, Dv].
+        keys: int8 [B, K, S, 2 T Dk], the high plane of T heads and then the low one: a key is its scale times
+            ``128 * high + low``.
+        values: int8 [B, K, S, T Dv].
         key_scales, value_scales: float32 [B, G, S].
         count: how many slots are part of the forward pass; what follows means nothing.
     """
 
-    high: Tensor
+    keys: Tensor
     values: Tensor
-    low: Tensor
     key_scales: Tensor
     value_scales: Tensor
     count: int
@@ -46,13 +49,18 @@ class WholeTexts:
     @classmethod
     def of(cls, keys: Tensor, values: Tensor) -> Self:
         """Return keys [B, G, S, Dk] and values [B, G, S, Dv] of any floating dtype as whole numbers."""
-        return cls.made_of(_planes(keys, values), keys.shape[2])
+        return cls.made_of(_stored(keys, values), keys.shape[2])
 
     @classmethod
     def made_of(cls, stored: Iterable[Tensor], count: int) -> Self:
-        """Return what is stored of texts, in the order of the fields: planes [B, G, S, D], and scales [B, G, S, 1]."""
-        high, values, low, *scales = stored
-        return cls(high, values, low, *(scale.squeeze(-1) for scale in scales), count=count)
+        """Return what is stored of texts, in the order of the fields, with scales [B, G, S, 1]."""
+        keys, values, *scales = stored
+        return cls(keys, values, *(scale.squeeze(-1) for scale in scales), count=count)
+
+
+def _together(heads: int) -> int:
+    """Return T, at most 4: with few rows a product of more heads takes no longer, but most of its numbers are unused."""
+    return next(count for count in (4, 3, 2, 1) if heads % count == 0)
 
 
 def whole_rows(rows: Tensor, most: int = MOST) -> tuple[Tensor, Tensor]:
@@ -66,37 +74,45 @@ def whole_rows(rows: Tensor, most: int = MOST) -> tuple[Tensor, Tensor]:
     return whole, scales.nan_to_num_(0.0, 0.0, 0.0)
 
 
-def _planes(keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
-    """Return what is stored of keys [..., Dk] and values [..., Dv]; scales [..., 1]."""
+def _stored(keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
+    """Return what is stored of keys [B, G, N, Dk] and values [B, G, N, Dv]; scales [B, G, N, 1]."""
     fine, key_scales = whole_rows(keys, MOST * SHIFT)
     whole, value_scales = whole_rows(values)
     high = fine.div(SHIFT).round_()
     low = fine.sub_(high, alpha=SHIFT)
-    return high.to(torch.int8), whole.to(torch.int8), low.to(torch.int8), key_scales, value_scales
+    planes = _side_by_side(high), _side_by_side(low)
+    return torch.cat(planes, dim=-1), _side_by_side(whole), key_scales, value_scales
+
+
+def _side_by_side(whole: Tensor) -> Tensor:
+    """Return whole numbers [B, G, N, D] as int8 [B, K, N, T D]."""
+    heads = whole.to(torch.int8).unflatten(1, (-1, _together(whole.shape[1])))
+    return heads.transpose(2, 3).flatten(3)
 
 
 class WholeCache(KVCache):
     """A `KVCache` that holds `WholeTexts`: keys and values are rounded when they are stored, once.
 
     Args:
-        storage: the planes and scales in the order of `WholeTexts`, [L, R, G, S, D] with D = 1 for scales.
+        storage: the numbers and scales in the order of `WholeTexts`, [L, R, K, S, 2 T Dk], [L, R, K, S, T Dv], and
+            twice [L, R, G, S, 1].
     """
 
     # Products of other sizes are slower than those of whole steps, and few sizes are made ready once.
-    _of_layers, _multiple = 5, 64
+    _of_layers, _multiple = 4, 64
 
     @classmethod
     def new(cls, shape: KVShape, batch_size: int, capacity: int, like: Tensor, tokens: bool = False) -> Self:
         """Return a cache for B empty texts on the device of `like`; it grows when it needs more slots."""
         assert not tokens
         num_layers, heads, key_width, value_width = shape
-        kinds = [(key_width, torch.int8), (value_width, torch.int8), (key_width, torch.int8)]
-        kinds += [(1, torch.float32)] * 2
-        slots = cls.padded(max(capacity, 1))
+        slots, together = cls.padded(max(capacity, 1)), _together(heads)
+        kinds = [(heads // together, together * width, torch.int8) for width in (2 * key_width, value_width)]
+        kinds += [(heads, 1, torch.float32)] * 2
         return cls(
             *(
-                zeros((num_layers, batch_size, heads, slots, width), dtype, like.device)
-                for width, dtype in kinds
+                zeros((num_layers, batch_size, count, slots, width), dtype, like.device)
+                for count, width, dtype in kinds
             )
         )
 
@@ -109,7 +125,7 @@ class WholeCache(KVCache):
         slots are a multiple of 64.
         """
         assert key_states.shape[2] == self._count, "begin(n) must announce the tokens of every forward"
-        for written, part in zip(self._writes, _planes(key_states, value_states), strict=True):
+        for written, part in zip(self._writes, _stored(key_states, value_states), strict=True):
             written[layer_idx].copy_(part)
         texts = WholeTexts.made_of((part[layer_idx] for part in self._reads), self._start + self._count)
         return texts, texts

@@ -13,6 +13,7 @@ Shapes: R rows, O outputs and I inputs of one layer.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -28,7 +29,9 @@ from clover.errors import UserError
 
 INT8 = "int8"  # how users name these weights
 LINEAR = (nn.Linear, Conv1D)
-_BLOCK = 128  # rows at once: what lies between the operators stays small
+_BLOCK = 192  # rows of int8 that are multiplied at once: with more, a product takes the longer for each
+_ROUNDED = 2048  # outputs whose weights are rounded at once
+_WIDEST = 20_480  # outputs of one product: what lies between the operators stays small
 _LOUD = 0.015  # of the outputs' length lost by rounding rows to eight bits: with more, they have fifteen
 _LARGE = 2**23  # numbers of an lm_head for which rounding the rows pays
 _LEAST = 1e-30  # of what is divided by: rows and weights that are all zero
@@ -92,36 +95,60 @@ class Int8Product:
     """
 
     def __init__(self, weight: Tensor, fine: bool = False, bias: Tensor | None = None):
-        exact = weight.detach().to(torch.float32)
-        scales = exact.abs().amax(1).clamp_min_(_LEAST).div_(MOST)
-        whole = (exact / scales[:, None]).round_().to(torch.int8)
-        self.fine, self._sums = fine, _Sums(whole, scales)
+        self.fine = fine
+        self._parts = [_Sums(*_rounded(part)) for part in weight.detach().split(_WIDEST)]
+        self._sizes = [len(part.scales) for part in self._parts]
         self.bias = None if bias is None else bias.detach().to(torch.float32)
 
     def __call__(self, rows: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return [R, O] in `dtype` for rows [R, I] of a floating dtype."""
-        if len(rows) <= _BLOCK:
-            return self._run(rows).to(dtype)
-        return torch.cat([self._run(block).to(dtype) for block in rows.split(_BLOCK)])
+        most = _BLOCK // 2 if self.fine else _BLOCK
+        if len(self._parts) == 1 and len(rows) <= most:
+            return self._outputs(self._parts[0], *self._whole(rows), self.bias).to(dtype)
+        outputs = torch.empty(len(rows), sum(self._sizes), dtype=dtype)
+        blocks = -(-len(rows) // most)  # of about the same number of rows
+        for inputs, found in zip(rows.tensor_split(blocks), outputs.tensor_split(blocks), strict=True):
+            whole, scales = self._whole(inputs)
+            biases = repeat(None) if self.bias is None else self.bias.split(self._sizes)
+            for part, to, bias in zip(self._parts, found.split(self._sizes, 1), biases, strict=False):
+                to.copy_(self._outputs(part, whole, scales, bias))
+        return outputs
 
-    def _run(self, rows: Tensor) -> Tensor:
-        """Return float32 [R, O]. Its operators are not fused: that could round otherwise at the end of a row."""
-        whole = rows.to(torch.float32)
-        scales = whole.abs().amax(1, keepdim=True).clamp_min_(_LEAST)
+    def _whole(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Return rows [R, I] as int8 [R, I] and scales [R, 1]; fine ones as [2 R, I]: 128 times the first R, and more.
+
+        The operators are not fused, here and in `_outputs`: that could round otherwise at the end of a row.
+        """
+        exact = rows.to(torch.float32)
+        scales = exact.abs().amax(1, keepdim=True).clamp_min_(_LEAST)
         scales = scales.div_(MOST * SHIFT if self.fine else MOST)
-        whole = (whole / scales).round_()
-        outputs = (self._fine_sums(whole) if self.fine else self._sums(whole.to(torch.int8))).mul_(scales)
-        return outputs if self.bias is None else outputs.add_(self.bias)
-
-    def _fine_sums(self, whole: Tensor) -> Tensor:
-        """Return the sums for whole numbers of fifteen bits: `whole` is 128 times one row of int8 plus another."""
+        whole = (exact / scales).round_()
+        if not self.fine:
+            return whole.to(torch.int8), scales
         count, width = whole.shape
         first = (whole / SHIFT).round_()
         both = torch.empty(2 * count, width, dtype=torch.int8)
         both[:count] = first
         both[count:] = whole.sub_(first, alpha=SHIFT)
-        sums = self._sums(both)
-        return sums[count:].add_(sums[:count], alpha=SHIFT)
+        return both, scales
+
+    def _outputs(self, part: _Sums, whole: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the outputs float32 [R, O'] of a part of the weights."""
+        sums, count = part(whole), len(scales)
+        if self.fine:
+            sums = sums[count:].add_(sums[:count], alpha=SHIFT)
+        outputs = sums.mul_(scales)
+        return outputs if bias is None else outputs.add_(bias)
+
+
+def _rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return a weight [O, I] as int8, with one scale per output; a part at a time, which takes little memory."""
+    whole, scales = torch.empty(weight.shape, dtype=torch.int8), torch.empty(len(weight))
+    for one, to, scale in zip(*(each.split(_ROUNDED) for each in (weight, whole, scales)), strict=True):
+        exact = one.to(torch.float32)
+        scale.copy_(exact.abs().amax(1).clamp_min_(_LEAST).div_(MOST))
+        to.copy_((exact / scale[:, None]).round_())
+    return whole, scales
 
 
 class _Shared(SharedOutputs):

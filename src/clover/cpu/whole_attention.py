@@ -7,12 +7,13 @@ elements, and maxima, which have no order either. Slots that a token does not se
 docs/lossless.md has the proof.
 
 Shapes: B batch, Q query heads, G key-value heads, R = Q / G, N new tokens, S slots, C and D widths of keys and values,
-P pairs of a text and a key-value head, n tokens of one block, E slots of one block.
+P pairs of a text and a key-value head, n tokens of one block, E slots of one block; T heads whose keys and values lie
+together, K = G / T.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import log
@@ -34,6 +35,7 @@ _SUMMED = 1024
 _PLANE = 256  # one in the high plane of a weight stands for as many in the low plane
 _MOST = MOST * _PLANE  # the largest weight of a value
 _LEAST = 1e-30
+_FEW = 32  # rows of products of several heads: with more, the product takes the longer for it
 
 
 def attend_exactly(module: nn.Module) -> None:
@@ -84,34 +86,35 @@ def attend(
 ) -> Tensor:
     """Return the attention [B, N, Q, D], in the dtype of the query [B, Q, N, C], over texts with S slots."""
     batch, heads, count, width = query.shape
-    groups, slots = texts.high.shape[1:3]
+    groups, parts = texts.key_scales.shape[1], texts.keys.shape[1]
+    together = groups // parts
     rows, row_scales = whole_rows(query)
-    rows = rows.to(torch.int8).reshape(batch * groups, -1, count, width)
-    row_scales = row_scales.mul_(scale).reshape(*rows.shape[:3], 1)
-    flat = [part.flatten(0, 1) for part in (texts.high, texts.low, texts.values)]
-    scales = [part.reshape(batch * groups, 1, 1, slots) for part in (texts.key_scales, texts.value_scales)]
-    found = query.new_empty(batch * groups, heads // groups, count, texts.values.shape[-1])
-    for pairs, tokens in _blocks(rows.shape[0], rows.shape[1], count, slots):
+    rows = rows.to(torch.int8).reshape(batch * parts, together, -1, count, width)
+    row_scales = row_scales.mul_(scale).view(batch * groups, -1, count, 1)
+    keys, values = texts.keys.flatten(0, 1), texts.values.flatten(0, 1)
+    scales = [part.reshape(batch * groups, 1, 1, -1) for part in (texts.key_scales, texts.value_scales)]
+    slots = keys.shape[1]
+    found = query.new_empty(batch * groups, heads // groups, count, values.shape[-1] // together)
+    for part, tokens in _blocks(len(rows), heads // parts, count, slots):
         end = min(WholeCache.padded(seen.end(tokens.start, tokens.stop)), slots)
-        high, low, values = (part[pairs, :end] for part in flat)
-        key_scales, value_scales = (part[pairs, ..., :end] for part in scales)
-        scores = (
-            _scores(rows[pairs, :, tokens], high, low).mul_(key_scales).mul_(row_scales[pairs, :, tokens])
-        )
+        pairs = slice(part.start * together, part.stop * together)
+        key_scales, value_scales = (each[pairs, ..., :end] for each in scales)
+        scores = _scores(rows[part, :, :, tokens], keys[part, :end])
+        scores.mul_(key_scales).mul_(row_scales[pairs, :, tokens])
         if softcap is not None:
             scores.div_(softcap).tanh_().mul_(softcap)
         seen.hide(scores, pairs, tokens)
-        found[pairs, :, tokens] = _weighted(scores, values, value_scales).to(query.dtype)
+        found[pairs, :, tokens] = _weighted(scores, values[part, :end], value_scales)
     return found.view(batch, heads, count, -1).transpose(1, 2).contiguous()
 
 
-def _blocks(pairs: int, group: int, count: int, slots: int) -> Iterator[tuple[slice, slice]]:
-    """Yield blocks of pairs and tokens that have about `_BLOCK` scores each."""
+def _blocks(parts: int, group: int, count: int, slots: int) -> Iterator[tuple[slice, slice]]:
+    """Yield blocks of parts, which have `group` query heads each, and tokens that have about `_BLOCK` scores each."""
     tokens = min(count, max(1, _BLOCK // (group * slots)))
     together = max(1, _BLOCK // (group * slots * count))
-    for pair in range(0, pairs, together):
+    for part in range(0, parts, together):
         for token in range(0, count, tokens):
-            yield slice(pair, min(pair + together, pairs)), slice(token, min(token + tokens, count))
+            yield slice(part, min(part + together, parts)), slice(token, min(token + tokens, count))
 
 
 @lru_cache(maxsize=1)
@@ -132,26 +135,60 @@ def trial(rows: int, columns: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
     return left, right, left.double() @ right.double().T
 
 
-def _product(left: Tensor, right: Tensor) -> Tensor:
-    """Return the exact product int32 of two matrices of int8."""
-    if _products_are_exact():
-        return torch._int_mm(left, right)
-    return (left.double() @ right.double()).to(torch.int32)
+def _multiply(lefts: Iterable[Tensor], rights: Iterable[Tensor], outputs: Iterable[Tensor]) -> None:
+    """Write the exact products int32 of pairs of matrices of int8 into outputs."""
+    exact = _products_are_exact()
+    for left, right, output in zip(lefts, rights, outputs, strict=True):
+        if exact:
+            torch._int_mm(left, right, out=output)
+        else:
+            output.copy_(left.double() @ right.double())
 
 
-def _scores(rows: Tensor, high: Tensor, low: Tensor) -> Tensor:
-    """Return the sums of products float32 [P, R, n, E] of rows int8 [P, R, n, C] and keys int8 [P, E, C]."""
-    flat = rows.reshape(len(rows), -1, rows.shape[-1])
-    sums = torch.empty(2, *flat.shape[:2], high.shape[1], dtype=torch.int32)
-    for pair in range(len(rows)):
-        sums[0, pair] = _product(flat[pair], high[pair].T)
-        sums[1, pair] = _product(flat[pair], low[pair].T)
-    whole = torch.add(sums[1], sums[0], alpha=SHIFT, out=sums[1])
-    return whole.to(torch.float32).view(*rows.shape[:3], -1)
+def _scores(rows: Tensor, keys: Tensor) -> Tensor:
+    """Return the sums of products float32 [P, R, n, E] of rows int8 [P / T, T, R, n, C] and keys [P / T, E, 2 T C].
+
+    With few rows, those of the heads that lie together are rows of one product, with zeros for the others' keys.
+    """
+    parts, together, group, count, width = rows.shape
+    heads, slots = rows.reshape(parts, together, group * count, width), keys.shape[1]
+    lines = keys.view(parts, 2 * slots, together * width)
+    sums = torch.empty(parts * together, group * count, 2 * slots, dtype=torch.int32)
+    if together * group * count <= _FEW:
+        apart = heads.new_zeros(parts, together, group * count, together, width)
+        apart.diagonal(dim1=1, dim2=3).copy_(heads.permute(0, 2, 3, 1))
+        apart = apart.view(parts, together * group * count, together * width)
+        _multiply(apart, lines.transpose(1, 2), sums.view(parts, -1, 2 * slots))
+    else:
+        _multiply(heads.flatten(0, 1), _by_heads(lines.transpose(1, 2), width, 0), sums)
+    high, low = sums.view(parts * together, group, count, slots, 2).unbind(-1)
+    return torch.add(low, high, alpha=SHIFT).to(torch.float32)
+
+
+def _by_heads(lines: Tensor, width: int, axis: int) -> Iterator[Tensor]:
+    """Yield the part of each head of matrices, in which heads lie together along an axis."""
+    return (head for line in lines for head in line.split(width, axis))
+
+
+def _values_of(planes: Tensor, values: Tensor) -> Tensor:
+    """Return the products int32 [P, M, D] of planes int8 [P, M, E] and values int8 [P / T, E, T D]."""
+    (pairs, rows, slots), parts = planes.shape, len(values)
+    together = pairs // parts
+    width = values.shape[2] // together
+    if together * rows > 2 * _FEW:
+        sums = torch.empty(pairs, rows, width, dtype=torch.int32)
+        _multiply(planes, _by_heads(values, width, 1), sums)
+        return sums
+    sums = torch.empty(parts, together * rows, together * width, dtype=torch.int32)
+    _multiply(planes.view(parts, -1, slots), values, sums)
+    own = sums.view(parts, together, rows, together, width).diagonal(dim1=1, dim2=3)
+    return own.permute(0, 3, 1, 2).reshape(pairs, rows, width)
 
 
 def _weighted(scores: Tensor, values: Tensor, value_scales: Tensor) -> Tensor:
-    """Return the means float32 [P, R, n, D] of values int8 [P, E, D], weighted by the softmax of scores; uses them up.
+    """Return the means float32 [P, R, n, D] of values int8 [P / T, E, T D], weighted by the softmax of scores.
+
+    The scores are used up.
 
     A weight has fifteen bits below the largest of its row, which texts with a first token that takes most of the weight
     need.
@@ -164,7 +201,7 @@ def _weighted(scores: Tensor, values: Tensor, value_scales: Tensor) -> Tensor:
     planes = torch.empty(len(fine), 2, *fine.shape[1:], dtype=torch.int8)
     planes[:, 1].copy_(fine)  # keeps the lower eight bits, as a number from -128 to 127
     planes[:, 0].copy_(fine.add_(_PLANE // 2).bitwise_right_shift_(8))
-    sums = torch.stack([_product(*pair) for pair in zip(planes.flatten(1, 3), values, strict=True)])
+    sums = _values_of(planes.flatten(1, 3), values)
     high, low = sums.to(torch.float32).view(*planes.shape[:-1], -1).unbind(1)
     return torch.add(low, high, alpha=_PLANE).mul_((most.double() / (total * _MOST)).float())
 
@@ -226,6 +263,6 @@ def _attention(
     texts = key if isinstance(key, WholeTexts) else WholeTexts.of(key, value)
     causal = options.get("is_causal")
     causal = getattr(module, "is_causal", True) if causal is None else causal
-    seen = _read_mask(attention_mask, query, texts.high.shape[1], texts.count, causal)
+    seen = _read_mask(attention_mask, query, texts.key_scales.shape[1], texts.count, causal)
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
     return attend(query, texts, seen, scale, softcap), None
