@@ -183,7 +183,7 @@ class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethod
         """
         assert len(counts) == self.batch_size and max(counts) <= self._count
         width = max(counts)
-        first = self._first_to_move(path, counts) if self.uniform else 0
+        first = self._first_to_move(path, counts) if self._in_place else 0
         if first < width:
             self._move(path[:, first:width], first)
         self._advance(counts)

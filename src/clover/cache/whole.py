@@ -116,6 +116,14 @@ class WholeCache(KVCache):
             )
         )
 
+    def begin(self, num_tokens: int, after: int = 0) -> None:
+        """Announce a forward pass of N tokens in every row, which are written where each row's text ends."""
+        assert not after
+        super().begin(num_tokens)
+        self._in_place = True
+        rows = torch.arange(self.batch_size, device=self.keys.device)[:, None]
+        self._places = None if self.uniform else (rows, slice(None), self.positions(num_tokens))
+
     def update(  # pyright: ignore[reportIncompatibleMethodOverride]
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[WholeTexts, WholeTexts]:
@@ -125,7 +133,30 @@ class WholeCache(KVCache):
         slots are a multiple of 64.
         """
         assert key_states.shape[2] == self._count, "begin(n) must announce the tokens of every forward"
-        for written, part in zip(self._writes, _stored(key_states, value_states), strict=True):
-            written[layer_idx].copy_(part)
+        stored = _stored(key_states, value_states)
+        if self._places is None:
+            for written, part in zip(self._writes, stored, strict=True):
+                written[layer_idx].copy_(part)
+        else:
+            for storage, part in zip(self.used, stored, strict=True):
+                storage[layer_idx][self._places] = part.transpose(1, 2)
         texts = WholeTexts.made_of((part[layer_idx] for part in self._reads), self._start + self._count)
         return texts, texts
+
+    def attention_mask(self, ancestor_mask: Tensor) -> Tensor:
+        """Return which slots each new token sees: Bool [B, 1, N, S']; a row's nodes follow its own text."""
+        if self.uniform:
+            return super().attention_mask(ancestor_mask)
+        count = ancestor_mask.shape[1]
+        slots = torch.arange(self.length + count, device=ancestor_mask.device)
+        nodes = (slots - self.lengths_on_device[:, None])[:, None].expand(-1, count, -1)
+        ancestors = ancestor_mask.gather(2, nodes.clamp(0, count - 1)) & (nodes < count)
+        return (ancestors | (nodes < 0)).unsqueeze(1)
+
+    def slot_positions(self, positions: Tensor) -> Tensor:
+        """Return the position of every slot that a forward pass reads: Long [B, max(lengths) + N]."""
+        if self.uniform:
+            return super().slot_positions(positions)
+        count = positions.shape[1]
+        slots = torch.arange(self.length + count, device=positions.device).repeat(len(positions), 1)
+        return slots.scatter_(1, self.positions(count), positions)

@@ -22,6 +22,7 @@ from transformers.pytorch_utils import Conv1D
 
 from clover.cache.whole import MOST, SHIFT
 from clover.cpu.apply import can_speed_up, layer_groups, shared_copy
+from clover.cpu.blocks import streamline
 from clover.cpu.elementwise import compute_alike
 from clover.cpu.linear import MAX_INT8_BYTES, FastLinear, SharedOutputs, int8_linear, is_plain, may_replace
 from clover.cpu.whole_attention import attend_exactly, trial
@@ -224,6 +225,7 @@ def int8_copy(model: nn.Module, find_parts: Callable[[Any], Collection[nn.Module
             for name, layer in zip(names, int8_layers(layers), strict=True):
                 setattr(part, name, layer)
                 made.append(layer)
+    streamline(copied)
     rounded = sum(layer.weight.numel() for layer in made)
     return Int8Model(copied, rounded, _left([*parts, copied]), made)
 

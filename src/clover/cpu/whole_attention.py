@@ -13,7 +13,7 @@ together, K = G / T.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import log
@@ -48,23 +48,26 @@ class _Seen:
     """What the tokens of one forward pass see of `width` slots.
 
     `unseen` is Bool [P or 1, R or 1, N, width], None if all slots are seen; `bias` of the same shape is added to the
-    scores. No token is kept from slots before `first`.
+    scores. No token is kept from slots before `first`. `order` has the texts, those that see fewer slots first; None
+    if they stay in their order. The masks are in this order.
     """
 
     width: int
     unseen: Tensor | None = None
     bias: Tensor | None = None
     first: int = 0
-    ends: dict[tuple[int, int], int] = field(default_factory=dict)
+    order: Tensor | None = None
+    ends: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
-    def end(self, start: int, stop: int) -> int:
-        """Return how many slots some of the tokens from `start` to `stop` see: no block reads more."""
-        if self.unseen is None or stop - start == self.unseen.shape[2]:
+    def end(self, pairs: slice, tokens: slice) -> int:
+        """Return how many slots some of these tokens see: no block reads more."""
+        if self.unseen is None:
             return self.width
-        if (start, stop) not in self.ends:
-            seen = ~self.unseen[:, :, start:stop].flatten(0, 2).all(0)
-            self.ends[start, stop] = self.width - int(seen.flip(0).long().argmax())
-        return self.ends[start, stop]
+        place = pairs.start if self.unseen.shape[0] > 1 else 0, tokens.start, tokens.stop
+        if place not in self.ends:
+            seen = ~_part(self.unseen, pairs, tokens).flatten(0, 2).all(0)
+            self.ends[place] = self.width - int(seen.flip(0).long().argmax())
+        return self.ends[place]
 
     def hide(self, scores: Tensor, pairs: slice, tokens: slice) -> None:
         """Set scores [P, R, n, E] of slots that are not seen to -inf."""
@@ -87,25 +90,38 @@ def attend(
     """Return the attention [B, N, Q, D], in the dtype of the query [B, Q, N, C], over texts with S slots."""
     batch, heads, count, width = query.shape
     groups, parts = texts.key_scales.shape[1], texts.keys.shape[1]
-    together = groups // parts
-    rows, row_scales = whole_rows(query)
+    together, order = groups // parts, seen.order
+    rows, row_scales = whole_rows(query if order is None else query[order])
     rows = rows.to(torch.int8).reshape(batch * parts, together, -1, count, width)
     row_scales = row_scales.mul_(scale).view(batch * groups, -1, count, 1)
-    keys, values = texts.keys.flatten(0, 1), texts.values.flatten(0, 1)
-    scales = [part.reshape(batch * groups, 1, 1, -1) for part in (texts.key_scales, texts.value_scales)]
-    slots = keys.shape[1]
-    found = query.new_empty(batch * groups, heads // groups, count, values.shape[-1] // together)
+    keys, values = (_in_order(part, order) for part in (texts.keys, texts.values))
+    scales = [part if order is None else part[order] for part in (texts.key_scales, texts.value_scales)]
+    scales = [part.reshape(batch * groups, 1, 1, -1) for part in scales]
+    slots = len(keys[0])
+    found = query.new_empty(batch * groups, heads // groups, count, values[0].shape[-1] // together)
     for part, tokens in _blocks(len(rows), heads // parts, count, slots):
-        end = min(WholeCache.padded(seen.end(tokens.start, tokens.stop)), slots)
         pairs = slice(part.start * together, part.stop * together)
+        end = min(WholeCache.padded(seen.end(pairs, tokens)), slots)
         key_scales, value_scales = (each[pairs, ..., :end] for each in scales)
-        scores = _scores(rows[part, :, :, tokens], keys[part, :end])
+        scores = _scores(rows[part, :, :, tokens], [one[:end] for one in keys[part]])
         scores.mul_(key_scales).mul_(row_scales[pairs, :, tokens])
         if softcap is not None:
             scores.div_(softcap).tanh_().mul_(softcap)
         seen.hide(scores, pairs, tokens)
-        found[pairs, :, tokens] = _weighted(scores, values[part, :end], value_scales)
-    return found.view(batch, heads, count, -1).transpose(1, 2).contiguous()
+        found[pairs, :, tokens] = _weighted(scores, [one[:end] for one in values[part]], value_scales)
+    found = found.view(batch, heads, count, -1)
+    if order is not None:
+        found = torch.empty_like(found).index_copy_(0, order, found)
+    return found.transpose(1, 2).contiguous()
+
+
+def _in_order(stored: Tensor, order: Tensor | None) -> list[Tensor]:
+    """Return views [S, .] of what is stored of texts [B, K, S, .], those of one text beside each other."""
+    texts = stored.flatten(0, 1).unbind(0)
+    if order is None:
+        return list(texts)
+    parts = stored.shape[1]
+    return [texts[text * parts + part] for text in order.tolist() for part in range(parts)]
 
 
 def _blocks(parts: int, group: int, count: int, slots: int) -> Iterator[tuple[slice, slice]]:
@@ -145,39 +161,34 @@ def _multiply(lefts: Iterable[Tensor], rights: Iterable[Tensor], outputs: Iterab
             output.copy_(left.double() @ right.double())
 
 
-def _scores(rows: Tensor, keys: Tensor) -> Tensor:
-    """Return the sums of products float32 [P, R, n, E] of rows int8 [P / T, T, R, n, C] and keys [P / T, E, 2 T C].
+def _scores(rows: Tensor, keys: Sequence[Tensor]) -> Tensor:
+    """Return the sums of products float32 [P, R, n, E] of rows int8 [P / T, T, R, n, C] and P / T keys [E, 2 T C].
 
     With few rows, those of the heads that lie together are rows of one product, with zeros for the others' keys.
     """
     parts, together, group, count, width = rows.shape
-    heads, slots = rows.reshape(parts, together, group * count, width), keys.shape[1]
-    lines = keys.view(parts, 2 * slots, together * width)
+    heads, slots = rows.reshape(parts, together, group * count, width), len(keys[0])
+    lines = [one.view(2 * slots, -1).T for one in keys]
     sums = torch.empty(parts * together, group * count, 2 * slots, dtype=torch.int32)
     if together * group * count <= _FEW:
         apart = heads.new_zeros(parts, together, group * count, together, width)
         apart.diagonal(dim1=1, dim2=3).copy_(heads.permute(0, 2, 3, 1))
         apart = apart.view(parts, together * group * count, together * width)
-        _multiply(apart, lines.transpose(1, 2), sums.view(parts, -1, 2 * slots))
+        _multiply(apart, lines, sums.view(parts, -1, 2 * slots))
     else:
-        _multiply(heads.flatten(0, 1), _by_heads(lines.transpose(1, 2), width, 0), sums)
+        _multiply(heads.flatten(0, 1), (head for line in lines for head in line.split(width)), sums)
     high, low = sums.view(parts * together, group, count, slots, 2).unbind(-1)
     return torch.add(low, high, alpha=SHIFT).to(torch.float32)
 
 
-def _by_heads(lines: Tensor, width: int, axis: int) -> Iterator[Tensor]:
-    """Yield the part of each head of matrices, in which heads lie together along an axis."""
-    return (head for line in lines for head in line.split(width, axis))
-
-
-def _values_of(planes: Tensor, values: Tensor) -> Tensor:
-    """Return the products int32 [P, M, D] of planes int8 [P, M, E] and values int8 [P / T, E, T D]."""
+def _values_of(planes: Tensor, values: Sequence[Tensor]) -> Tensor:
+    """Return the products int32 [P, M, D] of planes int8 [P, M, E] and P / T values int8 [E, T D]."""
     (pairs, rows, slots), parts = planes.shape, len(values)
     together = pairs // parts
-    width = values.shape[2] // together
+    width = values[0].shape[1] // together
     if together * rows > 2 * _FEW:
         sums = torch.empty(pairs, rows, width, dtype=torch.int32)
-        _multiply(planes, _by_heads(values, width, 1), sums)
+        _multiply(planes, (head for one in values for head in one.split(width, 1)), sums)
         return sums
     sums = torch.empty(parts, together * rows, together * width, dtype=torch.int32)
     _multiply(planes.view(parts, -1, slots), values, sums)
@@ -185,8 +196,8 @@ def _values_of(planes: Tensor, values: Tensor) -> Tensor:
     return own.permute(0, 3, 1, 2).reshape(pairs, rows, width)
 
 
-def _weighted(scores: Tensor, values: Tensor, value_scales: Tensor) -> Tensor:
-    """Return the means float32 [P, R, n, D] of values int8 [P / T, E, T D], weighted by the softmax of scores.
+def _weighted(scores: Tensor, values: Sequence[Tensor], value_scales: Tensor) -> Tensor:
+    """Return the means float32 [P, R, n, D] of P / T values int8 [E, T D], weighted by the softmax of scores.
 
     The scores are used up.
 
@@ -232,6 +243,8 @@ def _causal(tokens: int) -> _Seen:
 def _seen_by(mask: Tensor, heads: int, groups: int) -> _Seen:
     batch, per_head, _, width = mask.shape
     group = heads // groups if per_head > 1 else 1
+    order = _shortest_first(mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2)
+    mask = mask if order is None else mask[order]
     mask = mask.expand(-1, groups * group, -1, -1) if batch > 1 or per_head > 1 else mask
     mask = mask.reshape(-1, group, *mask.shape[2:])  # by pairs
     if mask.dtype == torch.bool:
@@ -242,7 +255,15 @@ def _seen_by(mask: Tensor, heads: int, groups: int) -> _Seen:
         bias = added.to(torch.float32) if bool(added.any()) else None
     kept = unseen.flatten(0, 2).any(0)
     first = int(kept.long().argmax()) if bool(kept.any()) else width
-    return _Seen(width, unseen, bias, first)
+    return _Seen(width, unseen, bias, first, order)
+
+
+def _shortest_first(visible: Tensor) -> Tensor | None:
+    """Return the texts Long [B] of a mask Bool [B, H, N, S] in the order of the last slot that their tokens see."""
+    if len(visible) == 1:
+        return None
+    ends = visible.flatten(1, 2).any(1).flip(1).long().argmax(1)
+    return None if bool((ends == ends[0]).all()) else ends.argsort(descending=True, stable=True)
 
 
 def _attention(
