@@ -150,7 +150,7 @@ BUDGET = {
     "assets": (70, 1, 5),
     "audit": (1115, 9, 23),  # a budget of time; the perplexity of int8 weights; equal texts of exact targets
     # keys and values as whole numbers
-    "cache": (665, 4, 12),  # rows that are cleared of NaN
+    "cache": (715, 4, 12),  # rows that are cleared of NaN; uneven rows written where their texts end
     "chat": (840, 16, 18),  # formats one file each; calls that are forced, as elements, too
     "cli": (
         1350,
@@ -158,7 +158,7 @@ BUDGET = {
         34,
     ),  # the weight cache, features and fits of drafts, grammar, tools and budgets of time as options
     # attention of whole numbers, functions that are alike everywhere
-    "cpu": (1470, 11, 46),  # int8 targets, quantised weights by their parts; layers with fewer operators
+    "cpu": (1570, 11, 47),  # int8 targets in large batches: products of several heads, and of parts
     "data": (
         2590,
         16,

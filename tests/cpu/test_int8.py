@@ -208,3 +208,15 @@ def test_a_large_head_is_a_product_of_int8_and_a_small_one_is_not(monkeypatch: p
     large = int8.int8_head(head)
     assert isinstance(large, Int8Layer) == int8.sums_are_exact()
     assert (large(rows) - expected).norm() < 0.02 * expected.norm()
+
+
+@pytest.mark.parametrize("fine", [False, True])
+def test_wide_products_are_made_of_parts(fine: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(6)
+    weight, bias, rows = torch.randn(150, 64), torch.randn(150), numbers(500, 64)
+    whole = Int8Product(weight, fine, bias)(rows)
+    monkeypatch.setattr(int8, "_WIDEST", 64)
+    monkeypatch.setattr(int8, "_ROUNDED", 30)
+    parted = Int8Product(weight, fine, bias)
+    assert torch.equal(parted(rows), whole) and torch.equal(parted(rows[7:9]), whole[7:9])
+    assert torch.equal(parted(rows, torch.bfloat16), whole.to(torch.bfloat16))

@@ -9,6 +9,7 @@ import torch
 
 import clover
 from clover.cpu import int8
+from clover.cpu.blocks import Streamlined
 from clover.engine import Engine
 from clover.errors import UserError
 from clover.target import TargetModel, tensors_fingerprint, weights_fingerprint
@@ -55,3 +56,9 @@ def test_loading(tmp_path: Path) -> None:
         clover.load(target, weights="int8")
     with pytest.raises(UserError, match="compiled steps do not go with int8 weights"):
         Engine(target, compile=True)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_layers_run_few_operators(family: str) -> None:
+    target = TargetModel(tiny_model(family, torch.bfloat16), weights="int8")
+    assert target.exact and all(isinstance(layer, Streamlined) for layer in target.layers)

@@ -59,7 +59,7 @@ class WholeTexts:
 
 
 def _together(heads: int) -> int:
-    """Return T, at most 4: with few rows a product of more heads takes no longer, but most of its numbers are unused."""
+    """Return T, at most 4: with few rows a product of several heads takes no longer than of one."""
     return next(count for count in (4, 3, 2, 1) if heads % count == 0)
 
 
