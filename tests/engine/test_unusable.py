@@ -26,6 +26,12 @@ GREEDY, SAMPLED = (
     SamplingParams(),
     SamplingParams(temperature=0.9, top_p=0.95, banned_tokens=(BROKEN,), seed=3),
 )
+# How tokens are chosen, and the sequences that run at once. The other pairs are in the long set.
+TURNS = [
+    (GREEDY, 2),
+    (SAMPLED, 5),
+    *(pytest.param(*one, marks=pytest.mark.long) for one in ((GREEDY, 5), (SAMPLED, 2))),
+]
 TREES = ("plain", "lookup", "medusa", "budget:5", "drawn:clover2")
 
 
@@ -60,9 +66,8 @@ def requests_of(params: SamplingParams) -> list[Request]:
     return [Request(prompt, 6 + 5 * i, params, eos=()) for i, prompt in enumerate(prompts)]
 
 
-@pytest.mark.parametrize("params", [GREEDY, SAMPLED])
 @pytest.mark.parametrize("tree", TREES)
-@pytest.mark.parametrize("most", [2, 5])
+@pytest.mark.parametrize(("params", "most"), TURNS)
 def test_only_its_own_text_ends(target: TargetModel, tree: str, params: SamplingParams, most: int) -> None:
     """Also texts that later have the memory of the broken one are those that they are alone."""
     requests, engine = requests_of(params), broken_engine(target, tree)
@@ -77,7 +82,6 @@ def test_only_its_own_text_ends(target: TargetModel, tree: str, params: Sampling
     assert [found[index] for index in (0, 2, 3, 4)] == expected
 
 
-@pytest.mark.parametrize("params", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
 @pytest.mark.parametrize(
     ("tree", "tokens"),
     [
@@ -87,7 +91,7 @@ def test_only_its_own_text_ends(target: TargetModel, tree: str, params: Sampling
         ("drawn:chain:3", [BROKEN, 30, 31]),
     ],
 )
-@pytest.mark.parametrize("most", [1, 3])
+@pytest.mark.parametrize(("params", "most"), TURNS)
 def test_a_drafted_token_that_is_refused_ends_no_text(
     target: TargetModel, tree: str, tokens: list[int], params: SamplingParams, most: int
 ) -> None:

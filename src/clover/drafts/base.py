@@ -70,9 +70,7 @@ class DraftModel(PreTrainedModel):
             check_size(size, config.target_shape.vocab_size)
         self.register_buffer("d2t", None if size is None else torch.arange(size))
         self._lm_head: tuple[nn.Linear, ...] = ()  # In a tuple it is not saved with the draft.
-        self._fast: dict[
-            bool, tuple[Any, Any]
-        ] = {}  # For each `full_precision`, the versions of the weights and the copy.
+        self._fast: dict[bool, tuple[Any, Any]] = {}  # Per `full_precision`: versions of weights, the copy.
 
     def _init_weights(self, module: nn.Module) -> None:
         """Do nothing: the constructors and `start_from` set starting values."""

@@ -2,7 +2,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.long
 def test_errors_are_one_line(tmp_path: Path) -> None:
     file = tmp_path / "s.toml"
     file.write_text('name = 1\nsystems = [{ system = "clover2" }]\n')
