@@ -281,7 +281,7 @@ class Comparison:
         whole, context = prompts[: len(prompts) // size * size], self.target.longest_run
         batches = make_batches(whole, size, cell.temperature, options.max_new_tokens, context)
         engines = make_engines(self.target, [(draft, self._ready(draft)) for draft in cell.drafts])
-        found = measure_methods(engines, batches, options.rounds, share)
+        found = measure(engines, batches, options.rounds, share)
         return Measurement(cell.task.name, size, cell.temperature, found)
 
     def _new(self, draft: Draft) -> DraftModel:
@@ -352,7 +352,7 @@ def make_engines(target: TargetModel, drafts: Sequence[tuple[Draft, DraftModel]]
     return engines
 
 
-def measure_methods(
+def measure(
     engines: Mapping[MethodKey, Engine],
     batches: Sequence[Sequence[Request]],
     rounds: int,
