@@ -227,12 +227,12 @@ _seen = OfLastMask()
 
 
 def _read_mask(mask: Tensor | None, query: Tensor, groups: int, count: int, causal: bool) -> _Seen:
-    """Return what a mask [B or 1, Q or 1, N, S] says, Bool or added to the scores; without one, text is causal."""
+    """Return what a mask [B or 1, Q or 1, N or 1, S] says, Bool or added to the scores; without one, text is causal."""
     if mask is None:
         tokens = query.shape[2]
         return _causal(tokens) if causal and tokens > 1 else _Seen(count)
-    heads = query.shape[1]
-    return _seen.get(mask, (heads, groups), lambda: _seen_by(mask, heads, groups))
+    shape = (*query.shape[:3], groups)
+    return _seen.get(mask, shape, lambda: _seen_by(mask, *shape))
 
 
 @lru_cache(maxsize=2)
@@ -240,12 +240,13 @@ def _causal(tokens: int) -> _Seen:
     return _Seen(tokens, torch.ones(1, 1, tokens, tokens, dtype=torch.bool).triu_(1), first=1)
 
 
-def _seen_by(mask: Tensor, heads: int, groups: int) -> _Seen:
-    batch, per_head, _, width = mask.shape
+def _seen_by(mask: Tensor, batch: int, heads: int, tokens: int, groups: int) -> _Seen:
+    several, per_head, _, width = mask.shape
     group = heads // groups if per_head > 1 else 1
     order = _shortest_first(mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2)
     mask = mask if order is None else mask[order]
-    mask = mask.expand(-1, groups * group, -1, -1) if batch > 1 or per_head > 1 else mask
+    each = (batch, groups * group) if several > 1 or per_head > 1 else (1, 1)
+    mask = mask.expand(*each, tokens, -1)
     mask = mask.reshape(-1, group, *mask.shape[2:])  # by pairs
     if mask.dtype == torch.bool:
         unseen, bias = ~mask, None
