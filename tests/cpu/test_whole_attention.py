@@ -13,7 +13,7 @@ from clover.cache.whole import MOST, SHIFT
 from clover.cpu import whole_attention
 
 BATCH, GROUPS, HEADS, ROWS, SLOTS, WIDTH = 2, 2, 6, 5, 40, 16
-MASKS = ("causal", "bool", "bool per head", "window", "alibi", "added per text", "one row")
+MASKS = ("causal", "bool", "bool per head", "window", "alibi", "added per text", "two lengths", "one row")
 
 
 def mask_of(kind: str, dtype: torch.dtype) -> Tensor | None:
@@ -35,6 +35,7 @@ def mask_of(kind: str, dtype: torch.dtype) -> Tensor | None:
         "added per text": torch.where(causal & some[:, :1], torch.randn(BATCH, 1, 1, SLOTS), -torch.inf).to(
             dtype
         ),
+        "two lengths": causal & (slots < torch.tensor([21, SLOTS]).view(-1, 1, 1, 1)),
         "one row": some[:, :1, :1],
     }.get(kind)
 
