@@ -231,7 +231,8 @@ def _read_mask(mask: Tensor | None, query: Tensor, groups: int, count: int, caus
     if mask is None:
         tokens = query.shape[2]
         return _causal(tokens) if causal and tokens > 1 else _Seen(count)
-    shape = (*query.shape[:3], groups)
+    batch, heads, tokens, _ = query.shape
+    shape = batch, heads, tokens, groups
     return _seen.get(mask, shape, lambda: _seen_by(mask, *shape))
 
 
