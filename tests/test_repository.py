@@ -160,10 +160,10 @@ BUDGET = {
     # attention of whole numbers, functions that are alike everywhere
     "cpu": (1570, 11, 47),  # int8 targets in large batches: products of several heads, and of parts
     "data": (
-        2590,
+        2645,
         16,
         61,
-    ),  # weights of answers; records in the forms that users bring; whole tags; states that are no numbers
+    ),  # records in the forms that users bring, with weights and options; whole tags; states that are no numbers
     "drafting": (1700, 16, 49),  # drafting under grammars; an example of a level, and what a policy may know
     "drafts": (2310, 17, 73),  # starting values whatever the default dtype is, and what they are
     # counts finite logits, which `verify` did
@@ -185,8 +185,8 @@ BUDGET = {
     ),  # tools, forced calls, reasoning, benchmark clients, formats, text before an error
     # whether an int8 target is exact
     # keeps converted weights, reads GGUF files itself: each fact followed or refused, tokens split right
-    "target": (3017, 22, 70),  # an index of weights is read at one place
-    "templates": (510, 5, 16),  # what a template reads is tried out, and what it would drop is an error
+    "target": (3060, 22, 70),  # an index of weights is read at one place
+    "templates": (525, 5, 17),  # what a template reads is tried out, and what it would drop is an error
     "train": (2044, 14, 54),  # measures held-out texts again when the vocabulary was cut
     "tree": (280, 4, 3),  # roots left alone
     "validation": (170, 1, 9),

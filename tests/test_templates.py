@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from clover.data import Record, encode_records
 from clover.errors import UserError
 from clover.templates import TemplateRefused, encode_rendered, encode_text, render, template_name
 from tests.data import tokenizers
@@ -145,6 +146,22 @@ def test_words_that_a_template_leaves_out_are_an_error(turns: list[str], lost: s
         shown(FIRST_SYSTEM, *said(*turns))
 
 
+@pytest.mark.parametrize(
+    ("read", "words"),
+    [
+        ("m.content | truncate(30)", "one two three " * 5),
+        ("m.content.split('\\n')[0]", "first\nsecond"),
+        ("m.content.split()[-1]", "first second"),
+        ("m.content[-9:]", "the last nine are shown"),
+    ],
+)
+def test_words_that_a_template_cuts_off_are_an_error(read: str, words: str) -> None:
+    template = "{% for m in messages %}{{ m.role }}: {{ " + read + " }}{% endfor %}"
+    assert shown(template, {"role": "user", "content": "short"}) == "user: short"
+    with pytest.raises(TemplateRefused, match="leaves out a part of message 1, of the role user"):
+        shown(template, {"role": "user", "content": words})
+
+
 def test_words_that_a_template_writes_in_its_own_way_are_none() -> None:
     turns = said("system A a.", "user  C c? ", "assistant <think>hm</think>D.", "user ")
     assert shown(FIRST_SYSTEM, *turns) == "[A a.]<user>C c?<assistant>D.<user>"
@@ -211,3 +228,18 @@ def test_a_text_has_one_bos(adds_bos: bool) -> None:
         assert tokens.count(tokenizer.bos_token_id) == count
         assert tokenizer.decode(tokens) == "<s>" * count + "the cat"
     assert encode_rendered(tokenizer, "<s>the cat").count(tokenizer.bos_token_id) == 1
+
+
+def test_a_prompt_does_not_end_on_the_end_of_a_sequence() -> None:
+    """A tokenizer with `add_eos_token` puts it there, and a model would begin something else after it."""
+    tokenizer = make_tokenizer(tokenizers.MARKED, adds_eos=True)
+    assert tokenizer("the cat")["input_ids"][-1] == tokenizer.eos_token_id
+    assert tokenizer.decode(encode_text(tokenizer, "the cat")) == "<s>the cat"
+    assert tokenizer.decode(encode_text(tokenizer, "the cat</s>")).count("</s>") >= 1  # as it was asked for
+    records = [
+        Record("x", prompt="the cat"),
+        Record("x", prompt="the cat", completion=" sat"),
+        Record("x", completion="a"),
+    ]
+    texts = [tokenizer.decode(sample.tokens) for sample in encode_records(tokenizer, records)]
+    assert texts == ["<s>the cat", "<s>the cat sat</s>", "<s>a</s>"]

@@ -178,3 +178,50 @@ def test_tools_and_calls_may_be_json_at_any_depth_and_have_their_former_names() 
         "x",
     )
     assert former.tools == (tool["function"],) and former.messages[1]["tool_calls"] == [call["function"]]
+
+
+QUESTION_PAIR = {"question": "q", "response": "a"}
+
+
+def test_what_stands_before_a_question_is_kept() -> None:
+    """OpenOrca has `system_prompt`; Alpaca, as LLaMA-Factory reads it, `history`."""
+    asked = [("user", "q"), ("assistant", "a")]
+    for fields, before in (
+        ({"system_prompt": "S"}, [("system", "S")]),
+        ({"history": [["q0", "a0"]]}, [("user", "q0"), ("assistant", "a0")]),
+        ({"history": [], "system_prompt": ""}, []),
+        ({"system": "S", "history": [["q0", "a0"]]}, [("system", "S"), ("user", "q0"), ("assistant", "a0")]),
+    ):
+        messages = parse_record(QUESTION_PAIR | fields, "x").messages
+        assert [(one["role"], one["content"]) for one in messages] == before + asked
+    with pytest.raises(UserError, match="x: history must be a list of pairs"):
+        parse_record(QUESTION_PAIR | {"history": [["q0"]]}, "x")
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"images": ["x.png"]}, "the field images cannot be used"),
+        ({"image": "x.png"}, "the field image cannot be used"),
+        ({"documents": [{"text": "d"}]}, "the field documents cannot be used"),
+        (
+            {"chat_template_kwargs": {"enable_thinking": False}},
+            "the field chat_template_kwargs cannot be used",
+        ),
+        ({"enable_thinking": False}, "the field enable_thinking cannot be used"),
+        ({"completion": "a", "label": False}, "its label says"),
+        ({"weight": 0}, "its weight is 0"),
+        ({"weight": 0.5}, "weight is 0.5"),
+    ],
+)
+def test_records_that_say_more_than_their_text_are_refused(more: dict[str, Any], said: str) -> None:
+    for fields in ({"prompt": [{"role": "user", "content": "q"}]}, QUESTION_PAIR):
+        with pytest.raises(UserError, match=f"^x: {said}"):
+            parse_record(fields | more, "x")
+        nothing = dict.fromkeys(more, None) | {
+            "images": [],
+            "chat_template_kwargs": {},
+            "label": True,
+            "weight": 1,
+        }
+        assert parse_record(fields | nothing, "x").messages

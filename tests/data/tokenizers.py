@@ -38,7 +38,7 @@ ALTERNATES = (
 
 
 def make_tokenizer(
-    template: str | None = None, adds_bos: bool = True, trims: bool = False
+    template: str | None = None, adds_bos: bool = True, trims: bool = False, adds_eos: bool = False
 ) -> PreTrainedTokenizerFast:
     """A byte-level BPE tokenizer with <s>, </s> and the marks of chat.
 
@@ -55,7 +55,8 @@ def make_tokenizer(
     inner.train_from_iterator([TEXT] * 4, trainer)
     steps = [processors.ByteLevel(trim_offsets=True)] if trims else []
     if adds_bos:
-        steps.append(processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 0)]))
+        whole = "<s> $A </s>" if adds_eos else "<s> $A"
+        steps.append(processors.TemplateProcessing(whole, special_tokens=[("<s>", 0), ("</s>", 1)]))
     inner.post_processor = processors.Sequence(steps)
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", eos_token="</s>")
     tokenizer.chat_template = template

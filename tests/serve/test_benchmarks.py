@@ -1,8 +1,8 @@
-"""The benchmark clients of the field run against the server: bodies as their sources write them, and guidellm itself.
+"""The benchmark clients of the field run against the server: bodies as their sources write them, guidellm, and vLLM's.
 
 Bodies are those of guidellm 0.8.1 (backends/openai/request_handlers.py), of vLLM's `bench serve` (2026-11,
-benchmarks/lib/endpoint_request_func.py) and of genai-perf 0.0.16 (inputs/converters). The last two are too heavy to be
-installed for a test: they need vLLM, and Triton's perf_analyzer.
+benchmarks/lib/endpoint_request_func.py) and of genai-perf 0.0.16 (inputs/converters). The last one is too heavy to be
+installed for a test: it needs Triton's perf_analyzer. vLLM's client runs where `make test-vllm` has installed it.
 """
 
 from __future__ import annotations
@@ -159,3 +159,41 @@ def test_guidellm_runs(live: Live, tmp_path: Path, guidellm: dict[str, str], pat
     assert done.returncode == 0, done.stderr[-2000:]
     (line,) = [line for line in done.stderr.splitlines() if " completed | " in line]
     assert "successful=3 errored=0 incomplete=0" in line
+
+
+VLLM = Path(__file__).parents[2] / ".venv-vllm/bin/python"
+BENCH_SERVE = """
+import argparse
+from vllm.benchmarks.serve import add_cli_args, main
+parser = argparse.ArgumentParser()
+add_cli_args(parser)
+main(parser.parse_args())
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("backend", "path"), [("openai-chat", CHATS), ("openai", TEXTS), ("vllm", TEXTS)])
+def test_vllms_bench_serve_runs(live: Live, tmp_path: Path, backend: str, path: str) -> None:
+    if not VLLM.exists():
+        pytest.skip("vLLM is not installed; make test-vllm installs it")
+    live.service.tokenizer.save_pretrained(tmp_path / "tokenizer")
+    options = {
+        "--backend": backend,
+        "--endpoint": path,
+        "--base-url": live.url,
+        "--model": NAME,
+        "--tokenizer": f"{tmp_path}/tokenizer",
+        "--dataset-name": "random",
+        "--random-input-len": "20",
+        "--random-output-len": "8",
+        "--num-prompts": "3",
+    }
+    command = [str(VLLM), "-c", BENCH_SERVE, *(word for pair in options.items() for word in pair)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = {
+        line.partition(":")[0].strip(): line.split()[-1] for line in done.stdout.splitlines() if ":" in line
+    }
+    assert (found["Successful requests"], found["Failed requests"]) == ("3", "0")
+    assert found["Total generated tokens"] == "24"

@@ -243,6 +243,23 @@ def test_models_that_know_no_tools_refuse_them(live: Live) -> None:
     assert "not made for tools" in answer["error"]["message"]
 
 
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_reasoning_comes_back_under_either_name(name: str) -> None:
+    """OpenAI's clients of vLLM send what they got: in newer versions as `reasoning`."""
+    seen = list[str]()
+
+    def answer(prompt: str) -> str:
+        seen.append(prompt)
+        return "Hello!"
+
+    template = QWEN.replace(" and loop.last", "")
+    said = {"role": "assistant", "content": "Hi.", name: "Be kind."}
+    asked = [{"role": "user", "content": "Hi"}, said, {"role": "user", "content": "And?"}]
+    with serving(scripted(template, answer)) as live:
+        assert live.post("/v1/chat/completions", {"messages": asked})[0] == 200
+    assert "<think>Be kind.</think>Hi." in seen[-1]
+
+
 def test_reasoning_between_special_tokens_is_no_part_of_the_answer(thinker: Live) -> None:
     body: dict[str, Any] = {"model": NAME, "messages": [{"role": "user", "content": "Hi"}], "temperature": 0}
     message = client_of(thinker).create(**body, logprobs=True).choices[0].message

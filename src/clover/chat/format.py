@@ -137,8 +137,8 @@ def warn_of_marks(tokenizer: Any, hidden: frozenset[int] | None, tokens: Sequenc
     if (found := next((token for token in tokens[:words] if token in unseen), None)) is not None:
         warnings.warn(
             f"an answer holds the special token {special.get(found, found)} amid its words, and its text leaves that "
-            "out; if the model parts its reasoning from the answer so, they are glued together: give the tokenizer a "
-            "response_template (transformers)",
+            "out; if the model parts its reasoning from the answer so, give the tokenizer a response_template "
+            "(transformers), or if it ends its turn so, add the token to eos_token_id in generation_config.json",
             stacklevel=2,
         )
 

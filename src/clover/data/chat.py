@@ -25,7 +25,15 @@ from transformers import PreTrainedTokenizerBase
 
 from clover.data.formats import Message, Record, WrittenSample, message_text
 from clover.errors import UserError
-from clover.templates import TemplateRefused, answer_start, encode_rendered, render, spare_bos, template_name
+from clover.templates import (
+    TemplateRefused,
+    answer_start,
+    encode_rendered,
+    render,
+    spare_bos,
+    spare_eos,
+    template_name,
+)
 
 FIRST_PREDICTED = 2  # a draft reads token 1 together with the state at token 0, and predicts token 2
 _STAND_IN = "…"
@@ -358,7 +366,8 @@ def _tokenize(
         encoded: Any = tokenizer(batch, **options) if some else {"input_ids": [], "offset_mapping": []}
         for i, tokens, offsets in zip(some, encoded["input_ids"], encoded["offset_mapping"], strict=True):
             start = 0 if chat else spare_bos(tokenizer, tokens)
-            samples[i] = _sample(texts[i], tokens[start:], offsets[start:], stops)
+            stop = len(tokens) - (spare_eos(tokenizer, texts[i].text, tokens) if texts[i].open else 0)
+            samples[i] = _sample(texts[i], tokens[start:stop], offsets[start:stop], stops)
     return [samples[i] for i in range(len(texts))]
 
 

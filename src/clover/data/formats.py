@@ -16,9 +16,11 @@ this table wins:
 =============================  ========================================================================
 
 Known names of roles, such as human, gpt, User and model, are those that templates know. A conversation may have
-`system`, which is said first, and `tools` or `functions`, which the template shows. Fields that are null are left out
-at every depth: parquet fills them in. Arguments of tool calls may be objects or JSON. An answer with `weight` 0, or
-false as `train`, `training`, `trainable` or `loss`, is not learnt; a record with another weight is left out.
+`system` (or `system_prompt`), which is said first, and `tools` or `functions`, which the template shows; an instruction
+or a question `history`, pairs of earlier questions and answers. Fields that are null are left out at every depth:
+parquet fills them in. Arguments of tool calls may be objects or JSON. An answer with `weight` 0, or false as `train`,
+`training`, `trainable` or `loss`, is not learnt. A record with another weight, with images, documents or options of the
+chat template, or that is marked as what a model should not write (`label`), is left out.
 
 A line of `clover write` has the field `clover` as well: the tokens that the target wrote, which are learnt as they are
 by a target with the same tokenizer.
@@ -38,7 +40,10 @@ from clover.validation import parse_json, validated
 
 MAX_RECORD_BYTES = 4 * 2**20  # a longer one would occupy the tokenizer for seconds
 _SHOWN = 40  # characters of a name in a message
-_LEARNT = ("weight", "train", "training", "trainable", "loss")  # names for whether an answer is learnt
+# Names for whether an answer is learnt.
+_LEARNT = ("weight", "train", "training", "trainable", "loss", "loss_mask", "loss_scale", "loss_weight")
+# What a record shows the model beside its text, or asks of its chat template: without it another text would be learnt.
+_UNREAD = ("image", "images", "video", "videos", "audio", "audios", "documents", "chat_template_kwargs")
 _ROLES = {
     **dict.fromkeys(("human", "user", "prompter"), "user"),
     **dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "model", "bot", "ai", "assistant"), "assistant"),
@@ -61,7 +66,14 @@ _FIELDS = (
 # These fields are read, too, if they are there.
 _BESIDE = {
     "clover",
+    "chat_template_kwargs",
+    "documents",
+    "enable_thinking",
+    "history",
+    "label",
     "system",
+    "system_prompt",
+    "weight",
     "tools",
     "functions",
     "context",
@@ -144,6 +156,7 @@ def parse_record(fields: Any, where: str) -> Record:
     """
     if not isinstance(fields, dict):
         raise UserError(f"{where}: a record must be a JSON object, not {_kind(fields)}")
+    _check_fields(fields, where)
     for names in _FIELDS:
         if all(fields.get(name) is not None for name in names):
             record = _parse(names, fields, where)
@@ -155,6 +168,18 @@ def parse_record(fields: Any, where: str) -> Record:
     found = ", ".join(sorted(str(name)[:_SHOWN] for name in fields)[:10]) or "none"
     accepted = "; ".join(" + ".join(names) for names in _FIELDS)
     raise UserError(f"{where}: no field that can be used (found: {found}; accepted: {accepted})")
+
+
+def _check_fields(fields: dict[str, Any], where: str) -> None:
+    """Raise UserError for a record whose fields beside its text say that this text alone is not to be learnt."""
+    unread = [name for name in _UNREAD if fields.get(name)]
+    unread += ["enable_thinking"] if fields.get("enable_thinking") is not None else []
+    if unread:
+        raise UserError(f"{where}: the field {unread[0]} cannot be used; a record is text and tools alone")
+    if fields.get("label") is False and fields.get("completion") is not None:
+        raise UserError(f"{where}: its label says that this is not what a model is to write")
+    if not _is_learnt("weight", {"weight": fields.get("weight", 1)}, where):
+        raise UserError(f"{where}: its weight is 0")
 
 
 def _parse(names: tuple[str, ...], fields: dict[str, Any], where: str) -> Record:
@@ -176,10 +201,22 @@ def _parse(names: tuple[str, ...], fields: dict[str, Any], where: str) -> Record
         if kind == "instruction" and (more := fields.get("input") or fields.get("context")):
             value = f"{_text(value, place)}\n\n{_text(more, place)}"
         asked = value if isinstance(value, list) else [{"role": "user", "content": value}]
-        value = [*asked, {"role": "assistant", "content": fields[names[1]]}]
+        value = [*_history(fields, where), *asked, {"role": "assistant", "content": fields[names[1]]}]
     elif kind == "prompt" and fields.get("completion"):
         value = [*value, *_list(fields["completion"], f"{where}: completion")]
-    return Record(where, _messages(value, kind, place, fields.get("system")), tools=_tools(fields, where))
+    system = fields.get("system") or fields.get("system_prompt")
+    return Record(where, _messages(value, kind, place, system), tools=_tools(fields, where))
+
+
+def _history(fields: dict[str, Any], where: str) -> list[Message]:
+    """Return the turns before a question: pairs of what the user said and the answer."""
+    place, turns = f"{where}: history", list[Message]()
+    for pair in _list(fields["history"], place) if fields.get("history") else ():
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise UserError(f"{place} must be a list of pairs: a question and its answer")
+        said = zip(("user", "assistant"), pair, strict=True)
+        turns += [{"role": role, "content": text} for role, text in said]
+    return turns
 
 
 def _learnt_spans(mask: Any, place: str) -> list[tuple[int, int]]:
@@ -250,7 +287,8 @@ def _message(turn: Any, kind: str, place: str) -> Message:
 
 def _is_learnt(name: str, message: Message, place: str) -> bool:
     """Take a weight out of a message; return whether it says that an answer is learnt."""
-    weight = message.pop(name, 1)
+    weight = message.pop(name, None)
+    weight = 1 if weight is None else weight
     if weight not in (0, 1):
         raise UserError(f"{place}: {name} is {str(weight)[:_SHOWN]}; an answer is learnt (1) or not (0)")
     return bool(weight)

@@ -161,6 +161,7 @@ class Message(_Body):
     tool_calls: Annotated[list[Call], Field(max_length=1024, fail_fast=True)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None  # vLLM's newer name of it
     refusal: str | None = None
     annotations: Any = None
     function_call: _refused("function calls") = None  # type: ignore[valid-type]
@@ -174,7 +175,7 @@ class Message(_Body):
             raise ValueError("tool_calls are the assistant's")
         if self.tool_call_id and self.role != "tool":
             raise ValueError("tool_call_id belongs to the role tool")
-        if self.reasoning_content and self.role != "assistant":
+        if (self.reasoning_content or self.reasoning) and self.role != "assistant":
             raise ValueError("reasoning_content is the assistant's")
         return self
 
@@ -193,7 +194,7 @@ class Message(_Body):
         ]
         role = "system" if self.role == "developer" else self.role
         said = {"role": role, "content": self.said, "tool_calls": calls, "tool_call_id": self.tool_call_id}
-        return said | {"name": self.name, "reasoning_content": self.reasoning_content}
+        return said | {"name": self.name, "reasoning_content": self.reasoning_content or self.reasoning}
 
 
 class Function(_Body):

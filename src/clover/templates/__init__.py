@@ -16,6 +16,7 @@ from clover.templates.rendering import (
     encode_text,
     render,
     spare_bos,
+    spare_eos,
     template_name,
 )
 from clover.templates.template import PLAIN_TEMPLATE, REASONING, TemplateRefused
@@ -31,4 +32,5 @@ __all__ = [
     "encode_text",
     "render",
     "spare_bos",
+    "spare_eos",
 ]

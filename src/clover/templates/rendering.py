@@ -85,9 +85,9 @@ def encode_rendered(tokenizer: Any, text: str) -> list[int]:
 
 
 def encode_text(tokenizer: Any, text: str) -> list[int]:
-    """Return the token ids of a text with what the tokenizer puts before it; see `spare_bos`."""
+    """Return the token ids of a text to continue, with what the tokenizer puts before it."""
     tokens = list(tokenizer(text, verbose=False)["input_ids"])
-    return tokens[spare_bos(tokenizer, tokens) :]
+    return tokens[spare_bos(tokenizer, tokens) : len(tokens) - spare_eos(tokenizer, text, tokens)]
 
 
 def spare_bos(tokenizer: Any, tokens: Sequence[int]) -> int:
@@ -98,6 +98,15 @@ def spare_bos(tokenizer: Any, tokens: Sequence[int]) -> int:
     bos = tokenizer.bos_token_id
     count = next((i for i, token in enumerate(tokens) if token != bos), len(tokens))
     return max(0, count - 1) if bos is not None else 0
+
+
+def spare_eos(tokenizer: Any, text: str, tokens: Sequence[int]) -> int:
+    """Return how many tokens at the end are too many in a text that is to be continued.
+
+    A tokenizer with `add_eos_token` puts the end of a sequence there, after which a model begins something else.
+    """
+    eos, name = tokenizer.eos_token_id, tokenizer.eos_token
+    return int(eos is not None and tokens[-1:] == [eos] and len(tokens) > 1 and not text.endswith(name))
 
 
 def answer_start(tokenizer: Any, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -34,12 +35,12 @@ def lost_message(
     at, marks = 0, dict[int, tuple[str, ...]]()
     for place, one in enumerate(given):
         calls, words = one.get("tool_calls") or (), _text_of(one).strip()
-        parts = len(calls) if len(calls) > 1 else bool(words and not calls)
+        parts = len(calls) if len(calls) > 1 else 2 * bool(words and not calls)
         marks[place] = tuple(f"{MARK}{place:05}x{part:03}" for part in range(parts))
         if words and not calls and at >= 0:
             found = text.find(words, at)
             at = -1 if found < 0 else found + len(words)
-    if at >= 0 and not any(len(some) > 1 for some in marks.values()):
+    if at >= 0 and not any(len(one.get("tool_calls") or ()) > 1 for one in given):
         return None
     marked = [_saying(one, marks[place]) for place, one in enumerate(given)]
     with suppress(TemplateRefused):
@@ -54,14 +55,21 @@ def _text_of(message: Message) -> str:
 
 
 def _saying(message: Message, marks: Sequence[str]) -> Message:
-    """Return a message that says other words, or has other arguments in its calls, in the same form."""
-    if len(marks) > 1:
+    """Return a message that says other words, or has other arguments in its calls, in the same form.
+
+    The words have the same lengths, with a mark at either end: a template may cut them, or take the first line alone.
+    """
+    if message.get("tool_calls") and marks:
         calls = zip(message["tool_calls"], marks, strict=True)
         return {**message, "tool_calls": [_marked(call, mark) for call, mark in calls]}
     if not marks:
         return message
-    text: Any = marks[0] if isinstance(message["content"], str) else [{"type": "text", "text": marks[0]}]
-    return {**message, "content": text}
+    words = re.sub(r"\S", "x", _text_of(message).strip())
+    text = ("\n" if "\n" in words else " ").join((marks[0], words, marks[1]))
+    return {
+        **message,
+        "content": text if isinstance(message["content"], str) else [{"type": "text", "text": text}],
+    }
 
 
 def _marked(call: Mapping[str, Any], mark: str) -> dict[str, Any]:

@@ -44,6 +44,7 @@ _SETTINGS: dict[str, tuple[str, ...]] = {
     "expert_feed_forward_length": ("moe_intermediate_size",),
     "expert_shared_feed_forward_length": ("shared_expert_intermediate_size",),
 }
+_ROUNDING = ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon")  # one of them is needed
 _NEEDED = ("context_length", "embedding_length", "block_count", "attention.head_count", "feed_forward_length")
 # Facts that change nothing here; the rotary length before scaling stands in files without scaling, too.
 _HARMLESS = ("tensor_data_layout", "vocab_size", "use_parallel_residual", "rope.scaling.finetuned")
@@ -51,6 +52,17 @@ _HARMLESS += ("rope.scaling.original_context_length",)
 _OF_ONE = ("logit_scale", "residual_scale", "embedding_scale", "expert_weights_scale")  # mean nothing where 1
 _TOKENS = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
 _TURN_ENDS = ("eos", "eot", "eom")
+# Files that name no token for it: llama.cpp knows these by their texts. Only those of the chat template count here.
+_NAMED_ENDS = (
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<end_of_utterance>",
+    "<EOT>",
+)
+_CONTROL = 3  # the type of tokens that are no text
 FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")  # tensors of scaling
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
@@ -68,6 +80,10 @@ def read_config(file: GgufFile) -> PretrainedConfig:
             raise file.refusal(
                 f"it does not say its {file.architecture}.{name}; a model of unknown size is not loaded"
             )
+    if not any(name in facts for name in _ROUNDING):
+        raise file.refusal(
+            f"it does not say its {file.architecture}.{_ROUNDING[1]}, and no default is the model's"
+        )
     defaults = AutoConfig.for_model(model_type)
     known = {*signature(type(defaults)).parameters, *type(defaults).attribute_map}
     settings = _of_tensors(file, known) | _of_tokens(file)
@@ -89,7 +105,13 @@ def read_config(file: GgufFile) -> PretrainedConfig:
 
 def stop_tokens(file: GgufFile) -> list[int]:
     """Return the tokens that end a text, a turn or a message."""
-    found = (file.fields.get(f"tokenizer.ggml.{name}_token_id") for name in _TURN_ENDS)
+    found = [file.fields.get(f"tokenizer.ggml.{name}_token_id") for name in _TURN_ENDS]
+    if found[1] is None:
+        kinds = file.fields.get("tokenizer.ggml.token_type") or []
+        names = enumerate(file.fields.get("tokenizer.ggml.tokens") or [])
+        template, ends = str(file.fields.get("tokenizer.chat_template", "")), set(_NAMED_ENDS)
+        ends = {name for name in ends if name in template}
+        found += [at for at, name in names if name in ends and kinds[at : at + 1] == [_CONTROL]]
     return list(dict.fromkeys(token for token in found if token is not None))
 
 
@@ -169,9 +191,10 @@ def _scaling(
     file: GgufFile, rotary: Mapping[str, Any], head: int, context: int, facts: dict[str, Any]
 ) -> dict[str, Any]:
     """Return what scales rotary frequencies: linear, YaRN, or factors in tensors of the file."""
-    kind = facts.pop("rope.scaling.type", "none")
+    kind = facts.pop("rope.scaling.type", "linear")
     before = facts.get("rope.scaling.original_context_length", context)
     scale = facts.pop("rope.scaling.factor", 0.0) or facts.pop("rope.scale_linear", 0.0) or 1.0
+    scale = 1.0 if kind == "none" else scale  # as llama.cpp takes it
     attention = facts.pop("rope.scaling.attn_factor", None) or 1.0
     one, short, long = (file.tensor(name).double() if name in file.tensors else None for name in FACTORS)
     if short is not None and long is not None:

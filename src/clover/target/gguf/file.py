@@ -53,7 +53,7 @@ class GgufFile:
                 self._read(file)
         except UserError:
             raise
-        except (struct.error, UnicodeDecodeError, KeyError, ValueError, OverflowError, MemoryError) as error:
+        except (struct.error, KeyError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
             raise self.refusal("it is damaged, or its download broke off; get it again") from error
         self._check()
         self.tensors = {name: place.shape for name, place in self._places.items()}

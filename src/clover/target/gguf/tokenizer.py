@@ -50,11 +50,20 @@ _COMPOSED = ("qwen2", "command-r", "olmo")  # these compose characters (NFC) fir
 _BEFORE_NAMES = {"gpt2": "gpt-2", "starcoder2": "starcoder", "falcon": "falcon"}
 _BEFORE_NAMES |= dict.fromkeys(("qwen2", "qwen2moe", "qwen3", "qwen3moe"), "qwen2")
 
+_TEMPLATES = (
+    "tool_use",
+    "rag",
+)  # that a file may have beside its chat template; transformers knows their names
+
 
 def load_tokenizer(file: GgufFile) -> PreTrainedTokenizerBase:
     """Return the tokenizer that a file describes; UserError if its rule for splitting text is not known."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(file.path.parent, gguf_file=file.path.name)
     backend: Any = tokenizer.backend_tokenizer
+    named = {name: file.fields.get(f"tokenizer.chat_template.{name}") for name in _TEMPLATES}
+    if tokenizer.chat_template and any(named.values()):
+        given = {name: text for name, text in named.items() if text}
+        tokenizer.chat_template = {"default": tokenizer.chat_template, **given}
     if file.fields.get("tokenizer.ggml.model") == "gpt2":
         name = file.fields.get("tokenizer.ggml.pre") or _BEFORE_NAMES.get(file.architecture)
         if name is None:
