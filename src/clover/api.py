@@ -159,7 +159,7 @@ class Clover:
         Raises:
             UserError: before anything is generated, if a prompt or an option cannot be used.
             GenerationError: after all prompts have run, if a text broke off, because its next token cannot be chosen;
-                its `results` hold all texts.
+                its `results` are all texts.
         """
         several = isinstance(prompts, Sequence) and not isinstance(prompts, str)
         single = not several or (len(prompts) > 0 and isinstance(prompts[0], int | Mapping))
@@ -304,8 +304,8 @@ class Clover:
         """Return the token ids of a prompt: a string, token ids (returned as they are), or a list of messages.
 
         Messages may have what OpenAI's interface has: calls, results of tools, `reasoning_content`. `tools` are offered
-        to the model, in the form of that interface. `chat_template_kwargs` are what the chat template reads beside
-        them, such as `enable_thinking`; a name that it does not read is an error.
+        to the model, in the form of that interface. `chat_template_kwargs` are further variables of the template,
+        such as `enable_thinking`; a name that it does not read is an error.
         """
         if chat_template_kwargs and not (not isinstance(prompt, str) and _is_list_of(Mapping, prompt)):
             raise UserError("chat_template_kwargs belong to a list of messages")
@@ -364,7 +364,7 @@ class Conversation:
     def say(self, text: str) -> Iterator[str]:
         """Add a user message and yield the words of the answer as they become certain.
 
-        When the consumer stops early, what it was given is the answer; a question that cannot be answered is not kept.
+        When the consumer stops early, the text so far is the answer; a question that cannot be answered is not kept.
         """
         for delta in self.reply({"role": "user", "content": text}):
             yield delta.content

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from clover.errors import UserError
 
-LOCK = ".lock"  # in a directory that a process works in
+LOCK = ".lock"  # The lock is in the directory that a process works in.
 _PARTIAL = ".*.partial"  # names of what is being written
 MAX_BYTES = 16 * 2**20  # of a file that is read as a whole, unless the caller says otherwise
 
@@ -31,7 +31,7 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 
 @contextmanager
 def output_directory(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[Path]:
-    """Yield a temporary directory beside `path`, which takes that name if the block succeeds.
+    """Yield a temporary directory beside `path`, which is renamed to it if the block succeeds.
 
     With `overwrite`, the files in `path` stay until the new ones are whole. A link to a directory stays, and the
     directory is written. UserError as `check_output_directory` says, or if the directory cannot be written.
@@ -40,7 +40,7 @@ def output_directory(path: str | os.PathLike[str], overwrite: bool = False) -> I
     check_output_directory(final, overwrite)
     temporary = _hidden_sibling(final, "partial")
     with raise_on_write_error(final):
-        shutil.rmtree(temporary, ignore_errors=True)  # of a killed process that had this one's number
+        shutil.rmtree(temporary, ignore_errors=True)  # A killed process may have had this one's number.
         temporary.mkdir(parents=True)
     try:
         with raise_on_write_error(final, _DISK):
@@ -63,7 +63,7 @@ def _make_readable(folder: Path) -> None:
 
 @contextmanager
 def output_file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary file beside `path`, empty at first, which takes that name if the block succeeds.
+    """Yield a temporary file beside `path`, empty at first, which is renamed to it if the block succeeds.
 
     A link stays, and its file is written. UserError for what is no file, such as a device.
     """
@@ -87,7 +87,7 @@ def check_output_directory(path: str | os.PathLike[str], overwrite: bool = False
     """Raise before the work what `output_directory` would raise after it.
 
     UserError if `path` is a file, a mount point or the current directory or above it, stands where nothing can be
-    written, or holds files and `overwrite` is off; what a killed process leaves is not counted.
+    written, or has files in it and `overwrite` is off; what a killed process leaves is not counted.
     """
     path = _resolve_link(path)
     if Path.cwd().is_relative_to(path.resolve()):
@@ -202,7 +202,7 @@ def write_json(path: str | os.PathLike[str], obj: Any) -> None:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a UTF-8 text file; `path` holds the old file or the whole new one at any time; UserError if it cannot."""
+    """Write a UTF-8 text file; `path` is the old file or the whole new one at any time; UserError if it cannot."""
     with output_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -283,7 +283,7 @@ def _replace_directory(new: Path, final: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
             final.rename(old)
         new.rename(final)
-    finally:  # Ctrl-C may come during either, and is raised when it is done
+    finally:  # Ctrl-C may come during either, and is raised when it is done.
         if old.exists() and not final.exists():
             old.rename(final)
         shutil.rmtree(old, ignore_errors=True)

@@ -20,7 +20,7 @@ import typer
 USER_ERROR, INTERRUPTED, CLOSED_PIPE = 2, 130, 141
 _SHORT = {int: "N", Path: "FILE"}  # what values are called in the help
 
-API_KEY = "CLOVER_API_KEY"  # the environment variable of servers, and of who asks them
+API_KEY = "CLOVER_API_KEY"  # The environment variable of servers, and of their clients.
 
 
 def argument(help_text: str, **settings: Any) -> Any:
@@ -263,7 +263,7 @@ def _parameter(field: Field[Any], hint: Any) -> Parameter:
         default = default if default is Parameter.empty else list(default) or None
     if info.metavar is None:
         info.metavar = next((short for one, short in _SHORT.items() if one in kinds), None)
-    # The name stands here, because typer adds --no-NAME to switches, and 0.27 takes a metavar in capitals for it.
+    # The name is repeated here: typer adds --no-NAME to switches, and 0.27 reads a metavar in capitals as one.
     if isinstance(info, typer.models.OptionInfo) and info.default is ...:
         info.param_decls = (_flag(field.name, _several(hint)),)
     name = field.name.removesuffix("s") if _several(hint) else field.name

@@ -22,7 +22,7 @@ _BRANCH = re.compile(r"str|constrained-str|.*\[.*")  # how pydantic names the al
 
 
 def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> dict[str, Any]:
-    """Read a JSON file that holds an object; UserError as `read_text` and `parse_json`, or if it holds no object."""
+    """Read a JSON file with one object; UserError as `read_text` and `parse_json`, or if it is no object."""
     obj = parse_json(read_text(path, max_bytes), os.fspath(path))
     if not isinstance(obj, dict):
         raise UserError(f"{os.fspath(path)} must hold a JSON object, not a {type(obj).__name__}")
@@ -76,7 +76,7 @@ def validated(kind: type[T], obj: Any, source: str) -> T:
 
 
 def validated_json(kind: type[T], text: str, source: str) -> T:
-    """Make a `kind` of JSON text as `validated` does; faster where a file holds many objects."""
+    """Make a `kind` of JSON text as `validated` does; faster where a file has many objects."""
     from pydantic import ValidationError
 
     try:
@@ -159,5 +159,5 @@ def _closeness(problem: "ErrorDetails") -> tuple[bool, int, bool]:
 
 
 def _printable(text: str) -> str:
-    """Replace half characters, which JSON can name but UTF-8 cannot hold."""
+    """Replace half characters, which JSON can name but UTF-8 cannot encode."""
     return text.encode("utf-8", "replace").decode()

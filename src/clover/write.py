@@ -2,9 +2,9 @@
 
 Of a conversation every answer is written anew, one request per answer, each after the turns and the new answers before
 it. Of a plain text the opening is kept, and the target continues it. Without any data a chat model also writes the
-prompts: given the opening of a user's turn, it writes what a user might ask (Magpie: Xu and others, 2406.08464).
+prompts: given the opening of a user's turn, it writes a user's question (Magpie: Xu and others, 2406.08464).
 
-A text that has ended is one line of a JSON-lines file, which holds it as text and as tokens. That file is all the
+A text that has ended is one line of a JSON-lines file, which has it as text and as tokens. That file is all the
 state: a run that was stopped continues with the texts that the file lacks.
 """
 
@@ -63,13 +63,13 @@ class WriteConfig:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a line says of its text beside the text: the field `clover`.
+    """The field `clover` of a line: facts about its text.
 
     Args:
         index: of the text among all that are written into the file.
         writer: a hash of all that decides what is written, see `writer_hash`.
         tokens: how many the target wrote.
-        seconds: how long the file has taken up to this line, interrupted runs included.
+        seconds: time of writing up to this line, interrupted runs included.
     """
 
     index: Annotated[int, Field(ge=0)]
@@ -158,7 +158,7 @@ class Writer:
 
     @property
     def texts(self) -> int:
-        """Return how many texts the file holds."""
+        """Return the number of texts in the file."""
         return len(self._done)
 
     def write(
@@ -169,7 +169,7 @@ class Writer:
         """Write a text for each record, of long plain texts several; return how many tokens the file has now.
 
         Args:
-            records: prompts; answers that they hold are written anew.
+            records: prompts; their answers are written anew.
             progress: called with (texts, tokens) written so far, at first and after each step.
 
         Raises:
@@ -185,7 +185,7 @@ class Writer:
 
         See `write`; UserError also if the target has no chat template that opens a user's turn.
         """
-        encode_user_opening(self._tokenizer)  # refuses a target that cannot ask
+        encode_user_opening(self._tokenizer)  # This refuses a target that cannot write questions.
         seen = set[str]()
         if self._done:
             lines = read_lines(self.path, _Turns, _MAX_BYTES)

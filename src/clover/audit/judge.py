@@ -20,13 +20,13 @@ from clover.audit.texts import ENDED, Case, Text, Token, first_difference, logpr
 from clover.metrics import Acceptance
 
 PlainSide = ModelSource | Endpoint
-SAFETY = 6.0  # times the measured rounding
-ALARM = 1e-4  # chance that all tests of one audit together raise an alarm without a reason
-_MAX_MEDIAN = 3.0  # times the measured rounding, that half of the errors of a method may exceed
-_PROBES = 8  # places of a text where rounding is measured
-_SIGMA = 1.5  # standard deviation of normal errors, divided by the median of their absolute values
-_LEAST_SPREAD = 4.0  # times the typical error, that the largest one is
-_RARE = 1e-3  # chance of so many near-ties
+SAFETY = 6.0  # A near-tie's gap is at most this many times the measured rounding.
+ALARM = 1e-4  # The probability of a false alarm by all tests of one audit together.
+_MAX_MEDIAN = 3.0  # Half of a method's errors may be this many times the measured rounding.
+_PROBES = 8  # Rounding is measured at so many places of a text.
+_SIGMA = 1.5  # The deviation of normal errors, divided by the median of their absolute values.
+_LEAST_SPREAD = 4.0  # The largest error is at least so many typical ones.
+_RARE = 1e-3  # So improbable a number of near-ties is a defect.
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Mismatch:
 class Rounding:
     """The rounding that was measured on the plain side's texts."""
 
-    typical: float = 0.0  # error of a log-probability, as a standard deviation
-    pair: float = 0.0  # error of the difference of two
-    most: float = 4 * SAFETY  # a method's largest error is at most this many times `typical`
-    changed: float = 0.0  # share of tokens that rounding changes
-    positions: int = 0  # that were measured
-    nonfinite: int = 0  # positions that were left out, because a number there is not finite
+    typical: float = 0.0  # The standard deviation of errors of a log-probability.
+    pair: float = 0.0  # The same of the difference of two.
+    most: float = 4 * SAFETY  # A method's largest error is at most this many times `typical`.
+    changed: float = 0.0  # The share of tokens that rounding changes.
+    positions: int = 0  # The positions that were measured.
+    nonfinite: int = 0  # Positions left out because a number is not finite.
 
     def explains(self, gap: float) -> bool:
         """Return whether a mismatch is a near-tie."""
@@ -72,7 +72,7 @@ class MethodResult:
     mismatches: list[Mismatch] = field(default_factory=list)
     worst: float = 0.0  # error of its log-probabilities, in typical errors; 0 where none was seen
     median: float = 0.0  # likewise
-    problems: list[str] = field(default_factory=list)  # defects other than mismatches, in words
+    problems: list[str] = field(default_factory=list)  # Defects other than mismatches, in words.
 
     @property
     def defects(self) -> int:
@@ -135,7 +135,7 @@ def measure_rounding(
     errors = sorted(filter(isfinite, every)) or [0.0]
     least = plain.least_error(texts.values())
     typical = max(fmean(error * error for error in errors) ** 0.5, least)
-    if not plain.goes_on:  # some errors are of another text, since a prompt may have other tokens
+    if not plain.goes_on:  # Some errors are of another text, since a prompt may have other tokens.
         typical = _SIGMA * median(errors)
     pair, unit = max(2**0.5 * typical, 1e-6), max(typical, least)
     spread = max(_LEAST_SPREAD, errors[int(0.9 * len(errors))] / unit)

@@ -33,8 +33,8 @@ class ModelSource:
 
     target: TargetModel
     draws: int = 1000
-    goes_on = True  # also after tokens that it has not chosen
-    _places: list[tuple[float, float]] = field(default_factory=list)  # of its sampled tokens
+    goes_on = True  # It continues also after tokens that it has not chosen.
+    _places: list[tuple[float, float]] = field(default_factory=list)  # One pair for each sampled token.
 
     @property
     def equal(self) -> bool:
@@ -113,7 +113,7 @@ class ModelSource:
         first, later = (
             [place for text in places for place in text[part]] for part in (slice(1), slice(1, None))
         )
-        names = (f"{name}, first tokens", f"{name}, later tokens")  # the first ones follow the prefill
+        names = (f"{name}, first tokens", f"{name}, later tokens")  # The first ones follow the prefill.
         return dict(zip(names, map(uniform_places, (first, later)), strict=True)), problems
 
     def places(
@@ -128,7 +128,7 @@ class ModelSource:
             for text, rows in zip(part, self.logits(whole, len(part[0])), strict=True):
                 found[text] = [rules.tail_masses(row, text[:at], text[at]) for at, row in enumerate(rows)]
                 for at in (at for at, (prob, _) in enumerate(found[text]) if not prob > 0):
-                    moved = rows[at].to(torch.float64, copy=True)  # rounding may move the bound of top-p
+                    moved = rows[at].to(torch.float64, copy=True)  # Rounding may move the bound of top-p.
                     moved[text[at]] += rounding
                     impossible += not rules.tail_masses(moved, text[:at], text[at])[0] > 0
         return [found[text] for text in texts], impossible

@@ -16,7 +16,7 @@ from clover.sampling import SamplingParams
 from clover.sampling.gumbel_cache import CHOICE
 from clover.sampling.numbers import gumbels
 
-_FARTHEST, _HALVINGS = 1e4, 45  # the largest gap, and how often it is halved to measure one
+_FARTHEST, _HALVINGS = 1e4, 45  # The largest gap, and the halvings that measure a smaller one.
 
 
 @dataclass(frozen=True)

@@ -34,13 +34,13 @@ from clover.options import command_line, next_command
 
 Source = EngineSource | Endpoint
 Fact = tuple[str, str]
-_TREES, _CHAIN = ("auto", "own", "lookup"), 4  # by default, and a chain
+_TREES, _CHAIN = ("auto", "own", "lookup"), 4  # These trees are the default, with a chain of this depth.
 # These options are of an audit in this process, and of one of a server.
 _LOCAL = ("target", "draft", "trees", "dtype", "device", "threads", "compile")
 _LOCAL += ("trust_remote_code", "weights", "no_weight_cache")
 _REMOTE = ("plain_server", "model")
-_REFERENCE_SHARE = 0.4  # of the time
-_SHOWN = 20  # mismatches in the table
+_REFERENCE_SHARE = 0.4  # The reference may take this share of the time.
+_SHOWN = 20  # The table has at most so many mismatches.
 _NOTES = (
     (
         "near-tie",
@@ -164,7 +164,7 @@ def _check(options: AuditOptions) -> None:
     if options.draft is not None and not _needs_draft(options):
         raise UserError("these trees need no draft; leave --draft out, or name another --tree")
     if options.prompts is not None:
-        read_tasks([options.prompts])  # before a target is loaded
+        read_tasks([options.prompts])  # This comes before a target is loaded.
     check_outputs(options.json)
     if options.html is not None:
         check_output_file(options.html)

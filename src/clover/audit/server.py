@@ -18,10 +18,10 @@ from clover.sampling import SamplingParams
 from clover.serve import LEAST_LOGPROB
 from clover.validation import parse_json
 
-_TOP = 5  # log-probabilities per token
-_SECONDS = 120.0  # for one answer
-_NO_TIE = 1.0  # a gap of log-probabilities above it is no near-tie, whatever the rounding
-_LEAST_ERROR = 0.0025  # of log-probabilities
+_TOP = 5  # The log-probabilities of each token that are requested.
+_SECONDS = 120.0  # The most for one answer.
+_NO_TIE = 1.0  # A larger gap of log-probabilities is no near-tie, whatever the rounding.
+_LEAST_ERROR = 0.0025  # The least error of log-probabilities that is assumed.
 _DRAWS, _DRAWN_TOKENS, _DRAWN_PROMPTS, _DRAWN_TOGETHER = 200, 6, 4, 8
 
 
@@ -44,8 +44,8 @@ class Endpoint:
     model: str | None = None
     speculation: bool | None = None
     exact: bool = False
-    equal = False  # whether greedy texts must be equal
-    goes_on = False  # its tokens are strings, which may become others in a prompt
+    equal = False  # Greedy texts need not be equal.
+    goes_on = False  # Its tokens are strings, which may become others in a prompt.
     client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=_SECONDS), compare=False)
 
     def named(self) -> Endpoint:

@@ -13,9 +13,9 @@ from clover.engine.text import HALF_CHARACTER
 from clover.metrics import Acceptance
 from clover.sampling import SamplingParams
 
-Token = Any  # the id of a token, or the text that a server returns for it
-ENDED = -1  # in the place of a token where a text has ended
-TOP = 20  # most probable tokens whose log-probabilities an engine returns
+Token = Any  # The id of a token, or the text that a server returns for it.
+ENDED = -1  # It stands for a token where a text has ended.
+TOP = 20  # An engine returns the log-probabilities of so many tokens.
 _DEFAULT = SamplingParams()
 
 
@@ -23,11 +23,11 @@ _DEFAULT = SamplingParams()
 class Case:
     """One text to be written."""
 
-    number: int  # of its prompt, from 1
-    prompt: Any  # token ids, or a string for a server
+    number: int  # The number of its prompt, from 1.
+    prompt: Any  # Token ids, or a string for a server.
     new_tokens: int
     params: SamplingParams = _DEFAULT
-    start: tuple[Token, ...] = ()  # new tokens that are there already; the text goes on after them
+    start: tuple[Token, ...] = ()  # The text goes on after these new tokens.
     drawn: bool = False  # one of many draws, of `new_tokens` tokens in any case, without log-probabilities
 
 

@@ -12,7 +12,7 @@ four nodes, 0 to 3. In row 0 the nodes 0 and 2 are accepted, in row 1 the nodes 
     after          row 0     a b c 0 2 . .    5        keep([[0, 2, 2], [0, 1, 3]], [2, 3])
                    row 1     d 0 1 3 . . .    4
 
-Slots marked by a dot, and all later ones, hold numbers that nothing reads. Nothing is moved if the accepted nodes
+Slots marked by a dot, and all later ones, have numbers that nothing reads. Nothing is moved if the accepted nodes
 already stand where they belong, as with plain decoding and rows of equal length.
 
 Shapes: B rows of the batch, L layers, S slots, N nodes (or new tokens) of one forward pass, A nodes of an accepted
@@ -160,7 +160,7 @@ class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethod
         return torch.cat([cached, positions], dim=1)
 
     def text(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return what one layer holds of the rows' texts, between forward passes.
+        """Return the keys and values of one layer for the rows' texts, between forward passes.
 
         Returns:
             keys [B, Hkv, S', Dk] and values [B, Hkv, S', Dv] with S' = max(lengths), and Bool [B, 1, 1, S'], True where

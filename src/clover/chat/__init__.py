@@ -1,4 +1,4 @@
-"""What a chat model writes beside its words: reasoning, and calls of tools. See docs/serving.md.
+"""What a chat model writes besides its answer: reasoning, and calls of tools. See docs/serving.md.
 
 `find_format` finds out how a model marks them, a `ReplyParser` reads an answer as it is written.
 """

@@ -104,7 +104,7 @@ def _vllm(draft: DraftModel, stored: dict[str, Any]) -> dict[str, Any]:
         "vocab_size": shape.vocab_size,
         "max_position_embeddings": shape.max_position_embeddings,
         "tie_word_embeddings": False,
-        "index_share_for_mtp_iteration": True,  # model runner V1 so tells pass 0 from later ones
+        "index_share_for_mtp_iteration": True,  # By this, model runner V1 distinguishes pass 0 from later ones.
         "clover": stored,
     }
 

@@ -69,7 +69,7 @@ def speculative(
         streamer: gets the prompts, then the new tokens. These two are arguments of `generate` that transformers does
             not pass on to a `custom_generate` function; `assistant_model` and `synced_gpus` are others, and do nothing.
         processors: classes of logits processors of one's own that look at a text and its scores alone, and keep
-            nothing from call to call: they are also given texts that end in drafted tokens.
+            nothing from call to call: they also see texts that end in drafted tokens.
     """
     return Speculative(draft, parse_tree(tree), tokenizer, streamer, tuple(processors))
 

@@ -103,7 +103,7 @@ def growing_parts(count: int, most: int) -> Iterator[list[int]]:
 
 
 class OtherPrograms:
-    """The processor time that other programs use from now on, where the system tells it.
+    """The processor time that other programs use from now on, where the system reports it.
 
     `read` returns the seconds of a clock, of all programs on this program's processors, and of this program; or None.
     """

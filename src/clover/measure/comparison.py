@@ -32,9 +32,9 @@ from clover.metrics import Acceptance
 
 TURN_SECONDS = 0.1  # where methods are watched
 _COLD_TOKENS, _WARM_TOKENS = 2, 8
-_SHORT = 1.0  # seconds: a warm-up of all methods that takes no longer is worth its time
-_FEWEST_TOKENS, _FEWEST_PROMPTS = 24, 4  # on a slow target: so many prompts, at the cost of tokens
-_LOOP, _PHRASE = 24, 16  # tokens at the end that repeat others, and how long what they repeat is at most
+_SHORT = 1.0  # A warm-up of all methods is worth so many seconds.
+_FEWEST_TOKENS, _FEWEST_PROMPTS = 24, 4  # A slow target decodes so many prompts with fewer tokens.
+_LOOP, _PHRASE = 24, 16  # A loop repeats so many tokens at the end; its period is at most this.
 T = TypeVar("T")
 Show = Callable[["Setting"], None]
 
@@ -80,7 +80,7 @@ class Setting:
         seconds: float = TURN_SECONDS,
         tell: Callable[[str], None] | None = None,
     ) -> None:
-        """Decode the next batch once with every method; `tell` is called with a line about each that is done.
+        """Decode the next batch once with every method; `tell` is called with a line about each method.
 
         Which method is first changes from turn to turn, so that whatever else the machine does slows all alike. If
         `show` is there, engines alternate after about so many seconds, and it is called after each slice; its time does
@@ -218,7 +218,7 @@ class Comparison:
     def run(self, rounds: int, progress: Progress, show: Show | None = None) -> None:
         """Decode all prompts so often, or as often as there is time for; Ctrl-C ends it, too.
 
-        `progress` is told how far it is, and, unless `show` is called meanwhile, the speeds now and then.
+        `progress` is called with the share done and, unless `show` is called meanwhile, the speeds now and then.
         """
         self.rounds = rounds
         self.budget.start(progress)
@@ -319,7 +319,7 @@ def shorten(batch: Sequence[Request], tokens: int) -> list[Request]:
 def warm_up(methods: Sequence[Method], batch: Sequence[Request]) -> float:
     """Decode the first few tokens of a batch with every method; return the seconds for one token of each.
 
-    A second time decodes the first method alone if that takes long; all others are taken to be as slow.
+    A second time decodes the first method alone if that takes long; all others are assumed to be as slow.
     """
     for one in methods:
         one.decode(shorten(batch, _COLD_TOKENS))

@@ -39,11 +39,11 @@ from clover.train.record import RECORD_FILE, read_record
 from clover.tree import TreeShape
 
 SPEEDUPS = (1.0, 1.5, 2.0)
-_STEPS, _FEWEST = 80, 2  # steps of each tree that are timed, and how many at least, however late it is
+_STEPS, _FEWEST = 80, 2  # Steps of each tree that are timed, and the least, however late it is.
 _CHAINS = (1, 2, 4, 8)
-_WRITING_SHARE = 0.3  # of a batch size's time, for the text that is forced
+_WRITING_SHARE = 0.3  # The share of a batch size's time for the text that is forced.
 _SYSTEM = "recall"  # of a draft yet to be made, where nobody chooses
-_TAUS = (2.0, 3.0, 4.0)  # at which a training pays, if the user names none
+_TAUS = (2.0, 3.0, 4.0)  # A training pays at these, if the user names none.
 _HOUR = 3600.0
 # By short trainings; docs/results.md has commands, dates, revisions and machines.
 _REACHED = (
@@ -183,7 +183,7 @@ def _measure(
 ) -> list[TreeCost]:
     """Return the costs of each tree at each batch size; those of the draft's own tree come last.
 
-    A line tells what was found at each size as soon as it is known.
+    A line shows the result of each size as soon as it is known.
     """
     own = own_shape(draft)
     chains = [TreeShape.chain(depth) for depth in _CHAINS if depth <= draft.max_depth]

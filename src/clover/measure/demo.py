@@ -107,7 +107,7 @@ def draft_names(drafts: Sequence[LoadedDraft]) -> list[str]:
 
 
 def _title(found: Sequence[Metrics]) -> str:
-    """Return the speed-up of the best method as a headline: of greedy text, and beside it of sampled text."""
+    """Return the speed-up of the best method as a headline: of greedy text, and of sampled text."""
     drafted = [one for one in found if one.ideal_share is not None]
     best = max(drafted, key=lambda one: (one.temperature == 0, one.speedup))
     gains = [f"{one.speedup:.2f}× {mode(one.temperature)}" for one in drafted if one.method == best.method]

@@ -169,7 +169,7 @@ def make_tables(
     heads: HeadAccuracy | None = None,
     note: str = "",
 ) -> list[Table]:
-    """Return acceptance, where the draft is weak, and what was asked for.
+    """Return acceptance, where the draft is weak, and the options.
 
     Args:
         settings: what was measured.

@@ -88,7 +88,7 @@ def _ranks(
     ranks = torch.full((len(texts), longest, depths), target.vocab_size, device=target.device)
     positions = range(max(int(lengths.min()) - 2, 0), longest - 2)
     for position, depth, logits in forced_logits(draft, hidden, tokens, positions, depths):
-        if depth == 0:  # the sampler counts new tokens: those after the prompt
+        if depth == 0:  # The sampler counts new tokens: those after the prompt.
             sampler.commit(tokens[:, position + 1 : position + 2], (position + 1 >= lengths).long())
         scores = sampler.gumbel_scores(logits.unsqueeze(1), depth)[:, 0]
         ranks[:, position, depth] = _rank_of(scores, tokens[:, position + depth + 2])

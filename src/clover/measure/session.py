@@ -25,8 +25,8 @@ from clover.measure.timing import make_batches
 from clover.options import ModelOptions, command_line
 from clover.target import TargetModel
 
-DEVELOPMENT = "development"  # the group of the embedded prompts that nothing is judged by
-HELD_OUT = assets.HELD_OUT_PROMPTS.stem  # the group of those that published numbers are measured on
+DEVELOPMENT = "development"  # No published number uses this group of the embedded prompts.
+HELD_OUT = assets.HELD_OUT_PROMPTS.stem  # Published numbers are measured on this group.
 # These trees fit every draft, or need none.
 PLAIN, AUTO, OWN, LOOKUP = "plain", "auto", "own", "lookup"
 
@@ -78,7 +78,7 @@ class Session:
             files: prompts; for their defaults, and for the other arguments, see `choose_prompts`.
         """
         files = (str(files),) if isinstance(files, Path) else files or ()
-        tasks = read_tasks(files) if files else []  # first, because loading a target may last
+        tasks = read_tasks(files) if files else []  # This comes first, because loading a target may last.
         target = TargetModel.load(options.target or assets.TARGET, **options.loading)
         try:
             loaded = _load_drafts(drafts, target, embedded=options.target is None)

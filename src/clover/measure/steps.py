@@ -31,10 +31,10 @@ from clover.target import TargetWeights
 # Steps; the first is not counted: the draft commits the steps before it, and the caches fill. Turns of the first round
 # are shorter, so that something is known of all drafters soon.
 _TURN, _FIRST_TURN = 5, 3
-_SHORTEST_RUN = 64  # new tokens
+_SHORTEST_RUN = 64  # The new tokens of a text.
 _LEAST_FOR_A_LINE = 6  # steps; a slope through fewer would be noise
-_ALMOST = 0.99  # of a batch size: what progress shows at most while its steps are timed
-_ERROR_OF_MEDIAN = 1.4826 * sqrt(pi / 2)  # of one step, in median absolute deviations
+_ALMOST = 0.99  # The largest share that progress shows while a batch size's steps are timed.
+_ERROR_OF_MEDIAN = 1.4826 * sqrt(pi / 2)  # The largest error of one step, in median absolute deviations.
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Step:
 
 @dataclass(frozen=True)
 class StepCost:
-    """What a step takes with one tree at one batch size.
+    """The seconds of a step with one tree at one batch size.
 
     Attributes:
         batch_size: sequences.
@@ -101,7 +101,7 @@ class StepCost:
 
 @dataclass(frozen=True)
 class TimedSteps:
-    """What the steps of each drafter take, by name, and the seconds of a prefill of one batch, the draft's included."""
+    """The seconds of each drafter's steps, by name, and the seconds of a prefill of one batch, the draft's included."""
 
     costs: dict[str, StepCost]
     prefill: float
@@ -151,7 +151,7 @@ def time_in_turn(
     enough: Callable[[int], bool],
     seed: int = 0,
 ) -> TimedSteps:
-    """Decode batches, again and again, with drafters that alternate; return what the steps of each drafter take.
+    """Decode batches, again and again, with drafters that alternate; return the seconds of each drafter's steps.
 
     Each batch is decoded until one of its sequences ends; end-of-sequence tokens do not count. After each step,
     `enough` is called with the fewest steps of a drafter, and the work ends when it returns True and all have some.
@@ -181,7 +181,7 @@ def share_time(
 
     Each has an equal part of the time that is left; when it is over, `fewest` steps are enough. The first size comes
     in any case, others if the fewest steps would end in time. They took `needed` seconds at the size before, and are
-    taken to grow with the root of the size.
+    assumed to grow with the root of the size.
     """
     needed = 0.0
     for number, size in enumerate(batch_sizes):

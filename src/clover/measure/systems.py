@@ -4,7 +4,7 @@ from typing import Any
 
 from clover.drafts.base import SYSTEMS
 
-# All colors are of the palette of Okabe and Ito, which color-blind readers can tell apart, or near to it.
+# All colors are of the palette of Okabe and Ito, which color-blind readers can distinguish, or near to it.
 _OTHERS = {"plain": ("plain decoding", "#9aa5b1"), "transformers": ("transformers' generate", "#cbd2d9")}
 
 

@@ -10,12 +10,12 @@ from clover.measure.ranks import RankPath
 from clover.measure.session import PLAIN
 from clover.tree import TreeShape
 
-WIDTH = 10  # ranks that a node may have
-_REFINEMENTS = 2  # times that a tree is chosen anew by the steps that it leads to
+WIDTH = 10  # A node may have so many ranks.
+_REFINEMENTS = 2  # A tree is chosen again so many times, by the steps that it leads to.
 _CHAINS = (1, 2, 3, 4, 6, 8, 10, 12)  # depths
-_SIZES = (4, 8, 16, 32, 64)  # draft tokens of trees that are timed
-_MAX_TOKENS = 512  # of all sequences in a step
-_WIDTH = 6  # children of a node in a full tree
+_SIZES = (4, 8, 16, 32, 64)  # Trees of so many draft tokens are timed.
+_MAX_TOKENS = 512  # The most nodes of all sequences in a step.
+_WIDTH = 6  # A node of a full tree has so many children.
 
 
 @dataclass(frozen=True)

@@ -41,14 +41,14 @@ from clover.measure.trees import TreeCandidate, tree_label, worth_timing
 from clover.options import next_command
 
 _WRITING_SHARE, _FEWEST_TEXTS = 0.4, 3  # of the time, for texts; trees are chosen by so many at least
-_STEPS, _FEWEST = 40, 8  # steps of each tree that are timed, and how many at least, however late it is
+_STEPS, _FEWEST = 40, 8  # Steps of each tree that are timed, and the least, however late it is.
 _ORIGIN = ("device", "dtype", "machine", "threads", "date", "versions")
-_SHOWN = 4  # trees per batch size in the table, besides plain decoding
+_SHOWN = 4  # The table has so many trees of each batch size, besides plain decoding.
 
 
 @dataclass(frozen=True)
 class TimedTree:
-    """What the steps of a tree take at one batch size, and its τ; the speed-up leaves the prefill out."""
+    """The seconds of a tree's steps at one batch size, and its τ; the speed-up leaves the prefill out."""
 
     step: StepCost
     tau: float
@@ -142,7 +142,7 @@ def _file_of(place: str) -> Path:
 def _writable(file: Path) -> Path:
     check_output_file(file)
     if file.exists():
-        read_tuning(file)  # its other entries are kept
+        read_tuning(file)  # Its other entries are kept.
     return file
 
 

@@ -7,8 +7,7 @@ import torch
 
 from clover.cache import KVCache
 from clover.cache.rows import fixed_capacity
-from clover.engine.compiled.cache import FixedCache
-from clover.engine.compiled.forward import run_fixed
+from clover.engine.compiled.cache import FixedCache, run_fixed
 from clover.errors import UserError
 from clover.target import HIDDEN_STATES, TargetModel
 from clover.target.support import check_fixed_shapes

@@ -9,7 +9,7 @@ the answer by name, "reasoning_content" and names that begin with "tool_calls". 
 from clover.chat.formats import deepseek, gemma4, glm4, harmony, hermes, lfm2, llama3, mistral, qwen3_coder
 from clover.chat.formats.base import THINK, Format
 
-# The first that fits is taken, so that those with more marks stand before those with fewer.
+# The first that fits is used, so formats with more marks come before those with fewer.
 _ALL = (harmony, gemma4, deepseek, mistral, qwen3_coder, glm4, hermes, lfm2, llama3)
 FORMATS: tuple[Format, ...] = tuple(one.FORMAT for one in _ALL)
 

@@ -1,4 +1,4 @@
-"""GLM-4.5 and later: `<tool_call>name`, then the arguments as elements, whose types only the tool's schema tells.
+"""GLM-4.5 and later: `<tool_call>name`, then the arguments as elements, whose types only the tool's schema gives.
 
 <tool_call>weather
 <arg_key>city</arg_key>

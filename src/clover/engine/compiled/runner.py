@@ -22,8 +22,7 @@ from clover.cache import KVCache
 from clover.cache.rows import on_device, power_of_two
 from clover.drafting import CommittedInput, Drafter, StaticDrafter
 from clover.engine.batch import Batch
-from clover.engine.compiled.cache import FixedCache
-from clover.engine.compiled.forward import run_fixed
+from clover.engine.compiled.cache import FixedCache, run_fixed
 from clover.engine.compiled.padding import filled, filled_tree, node_size
 from clover.engine.runner import Runner, StepResult
 from clover.engine.timing import timed

@@ -53,7 +53,7 @@ def register_models(places: Mapping[str, str]) -> None:
 
 
 class Passes(nn.Module):
-    """What the driver calls the draft's inner model: it holds the shared embedding, and tells pass 0 from later ones.
+    """What the driver calls the draft's inner model: it has the shared embedding, and knows pass 0 from later ones.
 
     There is no official signal. Model runner V1 calls `set_skip_topk` around pass 0, because the exported configuration
     says `index_share_for_mtp_iteration`. Model runner V2 runs pass 0 with the attention metadata of the target's step,

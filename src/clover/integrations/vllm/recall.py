@@ -11,7 +11,7 @@ and -`_FAR` in that of a drafted one, whose weight so is exactly 0. The next pas
 the layer finds them, in entries where the look back is zero: the key of position t is its number in Gray code, ±1 per
 bit, and its value x_{t+1} in hexadecimal digits, even and odd positions apart. Codes of neighbours differ in one bit,
 so the sum of two as a query scores both alike, and `_SHARP` above any other: half of each value comes back, exact.
-This needs nothing of the backend, so prefix caching, chunked prefill and CUDA graphs hold for it.
+This needs nothing of the backend, so prefix caching, chunked prefill and CUDA graphs work with it.
 
 Shapes: R rows, H hidden, d = H / heads, N heads of this rank, S padded size of a head.
 """
@@ -133,7 +133,7 @@ class RecallForCausalLM(CloverForCausalLM):
         The nearest first; meaningless where there is no such position.
         """
         before = positions[:, None] - torch.arange(1, 1 + WindowLinear.earlier, device=positions.device)
-        # A differing bit takes the score down by 4 of these units.
+        # A differing bit lowers the score by 4 of these units.
         unit = _SHARP / 4 / self.width**-0.5
         asked = self._room((self._code(before.clamp(min=0)).sum(1) * unit).to(extra.keys.dtype), 1)
         nothing = asked.new_zeros(len(asked), self.look.num_heads, self.width)

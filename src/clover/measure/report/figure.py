@@ -18,7 +18,7 @@ STYLE: Any = {
     "font.family": "DejaVu Sans",
     "font.size": 10,
     "text.color": INK,
-    "text.parse_math": False,  # names may hold any character
+    "text.parse_math": False,  # Names may have any character.
     "axes.labelcolor": FAINT,
     "axes.labelsize": 9.5,
     "axes.edgecolor": GRID,

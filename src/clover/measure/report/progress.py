@@ -92,7 +92,7 @@ class Progress:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Show nothing while the block runs, which shows something of its own."""
+        """Show nothing while the block runs, because the block itself prints."""
         self.__exit__()
         try:
             yield

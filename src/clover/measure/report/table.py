@@ -24,7 +24,7 @@ class Table:
         columns: a name may be broken by a newline.
         rows: each as long as `columns`.
         note: a sentence below the title.
-        words: so many columns hold words; the others hold numbers and end at the right.
+        words: the first so many columns are words; the others are numbers, aligned at the right.
         strong, sections: numbers of the rows that stand out, and of those before which a line is drawn.
         optional: columns that a terminal too narrow for all leaves out, the last of them first.
     """
