@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
@@ -65,6 +66,13 @@ FAMILIES = tuple(_CONFIGS)
 _QUICK = {"llama", "phi3", "gpt_neox", "gemma3_text", "gpt2"}
 # All families for tests that take long in each: of those in _QUICK in the fast set, of the others in the long one.
 EVERY_FAMILY = [pytest.param(one, marks=[pytest.mark.long] * (one not in _QUICK)) for one in FAMILIES]
+
+
+def by_turns(cases: Sequence[Any]) -> list[Any]:
+    """Cases for `parametrize`: every second one is in the fast set, the others in the long one."""
+    marks = ([], [pytest.mark.long])
+    several = [case if isinstance(case, tuple) else (case,) for case in cases]
+    return [pytest.param(*case, marks=marks[number % 2]) for number, case in enumerate(several)]
 
 
 def tiny_config(family: str) -> PretrainedConfig:

@@ -28,6 +28,7 @@ from clover.grammar import Grammars, read_grammar
 from clover.sampling import Sampler
 from clover.target import TargetModel
 from tests.audit.conftest import LastTokenDraft
+from tests.families import by_turns
 from tests.tiny import save_tiny_pair
 
 PET = {
@@ -111,7 +112,9 @@ def test_trees_and_batches_write_what_plain_decoding_writes(
     assert accepted > 0
 
 
-@pytest.mark.parametrize("tree", ["chain:4", "clover2", "chain:6:0.05", "budget:6", "eagle2:20", "lookup"])
+@pytest.mark.parametrize(
+    "tree", by_turns(["chain:4", "clover2", "lookup", "chain:6:0.05", "eagle2:20", "budget:6"])
+)
 def test_what_is_drafted_follows_the_grammar(
     folder: Path, tree: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +128,7 @@ def test_what_is_drafted_follows_the_grammar(
     assert steps < before
 
 
+@pytest.mark.long
 def test_compiled_steps_draft_under_the_grammar_too(tmp_path: Path) -> None:
     """In as many steps as others, with the same texts; texts without a grammar run beside them."""
     pair, found = save_tiny_pair(tmp_path, context=256), list[Any]()

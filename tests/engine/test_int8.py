@@ -16,7 +16,7 @@ from clover.target import TargetModel
 from tests.engine.compiled.test_runner import make_draft
 from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of
 from tests.engine.test_policy import WITHOUT_DRAFT, ScriptedPolicy, random_choices
-from tests.families import tiny_config, tiny_model
+from tests.families import by_turns, tiny_config, tiny_model
 
 NEW = 24
 pytestmark = pytest.mark.skipif(not can_have_int8(torch.zeros(256, 256)), reason="no fast operator here")
@@ -58,7 +58,7 @@ def plain(target: TargetModel) -> list[tuple[int, ...]]:
     return tokens_of(run(Engine(target), requests_of(5, SETTINGS, NEW)))
 
 
-@pytest.mark.parametrize("system", sorted(SYSTEMS))
+@pytest.mark.parametrize("system", by_turns(sorted(SYSTEMS)))
 def test_choices_refilled_rows_and_a_reduced_vocabulary(
     target: TargetModel, system: str, plain: list[tuple[int, ...]], int8_rows: list[int]
 ) -> None:

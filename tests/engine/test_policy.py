@@ -28,7 +28,7 @@ from clover.engine.batch import Batch
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
 from tests.engine.test_lossless import SETTINGS, requests_of, run, tokens_of
-from tests.families import tiny_model
+from tests.families import by_turns, tiny_model
 
 TREES = ("chain:4", "chain:9:0.02", "clover2", "budget:4", "eagle2:8:3")
 NEW = 24
@@ -70,7 +70,7 @@ def target() -> TargetModel:
     return TargetModel(tiny_model("llama"))
 
 
-@pytest.fixture(scope="module", params=sorted(SYSTEMS))
+@pytest.fixture(scope="module", params=by_turns(sorted(SYSTEMS)))
 def draft(request: pytest.FixtureRequest, target: TargetModel) -> Any:
     torch.manual_seed(1)
     return SYSTEMS[request.param].from_target(target, num_heads=5).to(target.dtype).eval()
@@ -220,7 +220,7 @@ class MovedClock(Policy):
 
 
 def test_the_automatic_choice_gives_the_tokens_of_plain_decoding(target: TargetModel, draft: Any) -> None:
-    batch = 1 + 2 * (sorted(SYSTEMS).index(draft.config.model_type) % 2)  # of 1 and 3 rows, systems in turn
+    batch = 1 + 2 * (sorted(SYSTEMS).index(draft.config.model_type) // 2 % 2)  # of 1 and 3 rows, systems in turn
     requests = requests_of(batch, SETTINGS[batch % 2 :], 4 * NEW)
     policy = MovedClock(draft)
     engine = Engine(target, draft, policy=policy)

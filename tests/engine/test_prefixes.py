@@ -13,7 +13,7 @@ from clover.drafting import PLAIN_DRAFTER, FixedPolicy, parse_tree
 from clover.engine import Engine, EngineLimits, PrefixStore, Request, Scheduler
 from clover.target import TargetModel
 from tests.engine.test_lossless import SETTINGS, run
-from tests.engine.test_scheduler import CASES, Watched, drain, engine_of
+from tests.engine.test_scheduler import SOME_CASES, Watched, drain, engine_of
 from tests.families import VOCAB, tiny_config, tiny_model
 
 
@@ -56,7 +56,7 @@ def test_padding_of_a_chunk_stays_within_the_context(family: str, make: Callable
 
 
 @pytest.mark.usefixtures("small_caches")
-@pytest.mark.parametrize(("system", "tree"), [(None, None), *CASES])
+@pytest.mark.parametrize(("system", "tree"), [(None, None), *SOME_CASES])
 def test_turns_of_several_conversations_get_the_texts_of_fresh_requests(
     target: TargetModel, system: str | None, tree: str | None
 ) -> None:

@@ -20,7 +20,7 @@ from clover.errors import UserError
 from clover.sampling import SamplingParams
 from clover.target import HiddenStates, TargetModel
 from tests.engine.test_lossless import SETTINGS, run, tokens_of
-from tests.families import CONTEXT, VOCAB, tiny_model
+from tests.families import CONTEXT, VOCAB, by_turns, tiny_model
 
 CASES = [
     ("clover2", "clover2"),
@@ -33,6 +33,7 @@ CASES = [
     ("hydra", "medusa"),
     ("medusa", "budget:4"),
 ]
+SOME_CASES = by_turns(CASES)
 NEW = 9
 CHUNKS = EngineLimits(prefill_chunk=4)
 
@@ -98,7 +99,7 @@ def check_arrivals(engine: Engine, seed: int) -> None:
 
 
 @pytest.mark.usefixtures("small_caches")
-@pytest.mark.parametrize(("system", "tree"), [(None, None), *CASES])
+@pytest.mark.parametrize(("system", "tree"), [(None, None), *SOME_CASES])
 def test_texts_do_not_depend_on_who_runs_beside_them(
     target: TargetModel, system: str | None, tree: str | None
 ) -> None:
@@ -350,7 +351,7 @@ def test_a_batch_without_rows_has_no_cache(target: TargetModel, monkeypatch: pyt
     assert not caches.alive
 
 
-@pytest.mark.parametrize(("system", "tree"), CASES)
+@pytest.mark.parametrize(("system", "tree"), SOME_CASES)
 def test_caches_have_rows_for_those_that_run(
     target: TargetModel, system: str, tree: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
