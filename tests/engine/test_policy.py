@@ -220,7 +220,9 @@ class MovedClock(Policy):
 
 
 def test_the_automatic_choice_gives_the_tokens_of_plain_decoding(target: TargetModel, draft: Any) -> None:
-    batch = 1 + 2 * (sorted(SYSTEMS).index(draft.config.model_type) // 2 % 2)  # of 1 and 3 rows, systems in turn
+    batch = 1 + 2 * (
+        sorted(SYSTEMS).index(draft.config.model_type) // 2 % 2
+    )  # of 1 and 3 rows, systems in turn
     requests = requests_of(batch, SETTINGS[batch % 2 :], 4 * NEW)
     policy = MovedClock(draft)
     engine = Engine(target, draft, policy=policy)
