@@ -158,7 +158,7 @@ BUDGET = {
         34,
     ),  # the weight cache, features and fits of drafts, grammar, tools and budgets of time as options
     # attention of whole numbers, functions that are alike everywhere
-    "cpu": (1570, 11, 47),  # int8 targets in large batches: products of several heads, and of parts
+    "cpu": (1580, 11, 47),  # int8 targets: products of several heads, and of parts; how loud outliers may be
     "data": (
         2645,
         16,

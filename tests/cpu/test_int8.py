@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from math import log
 
 import pytest
 import torch
@@ -163,7 +164,12 @@ def test_layers_that_share_an_input_may_be_called_in_any_order() -> None:
             assert torch.equal(together[index](inputs), alone[index](inputs))
 
 
-def test_rows_with_outliers_are_rounded_finely() -> None:
+@pytest.mark.parametrize(("changed", "expected"), [(0.1, [False, True]), (0.0, [True, True])])
+def test_rows_with_outliers_are_rounded_finely(
+    changed: float, expected: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where distributions change more than they may, smaller outliers are enough."""
+    monkeypatch.setattr(int8, "_CHANGED", changed)
     torch.manual_seed(4)
     model = nn.ModuleDict({"calm": nn.Linear(64, 8), "loud": nn.Linear(64, 8)})
     calm, loud = torch.randn(20, 64), torch.randn(20, 64)
@@ -172,17 +178,25 @@ def test_rows_with_outliers_are_rounded_finely() -> None:
         model["loud"].weight[:, 5] = 0  # pyright: ignore[reportIndexIssue, reportArgumentType]
     copied = int8_copy(model, lambda whole: [whole])
 
-    def run() -> None:
+    def run() -> Tensor:
         with torch.no_grad():
-            copied.model["calm"](calm)
             copied.model["loud"](loud)
+            return copied.model["calm"](calm)[None]
 
     int8.refine(copied, run)
     fine = [layer.shared.product.fine for layer in copied.layers]  # type: ignore[attr-defined]
-    assert fine == [False, True]
+    assert fine == expected
     with torch.no_grad():
-        found, expected = copied.model["loud"](loud), model["loud"](loud)
-    assert (found - expected).norm() / expected.norm() < 0.01
+        found, plain = copied.model["loud"](loud), model["loud"](loud)
+    assert (found - plain).norm() / plain.norm() < 0.01
+
+
+def test_how_far_distributions_are() -> None:
+    logits = torch.tensor([[[0.0, 0.0, -torch.inf], [1.0, 2.0, 3.0]]]).log_softmax(-1)
+    assert int8._divergence(logits, logits) == 0
+    other = torch.tensor([0.75, 0.25, 0.0]).log()
+    found = int8._divergence(logits[:, :1], other[None, None])
+    assert found == pytest.approx(0.5 * log(0.5 / 0.75) + 0.5 * log(0.5 / 0.25))
 
 
 def test_what_cannot_be_rounded_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

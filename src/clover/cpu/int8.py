@@ -33,7 +33,9 @@ LINEAR = (nn.Linear, Conv1D)
 _BLOCK = 192  # rows of int8 that are multiplied at once: with more, a product takes the longer for each
 _ROUNDED = 2048  # outputs whose weights are rounded at once
 _WIDEST = 20_480  # outputs of one product: what lies between the operators stays small
-_LOUD = 0.015  # of the outputs' length lost by rounding rows to eight bits: with more, they have fifteen
+# Of the outputs' length lost by rounding rows to eight bits: with more, they have fifteen. The first is taken that
+# changes the distributions of a text by at most so many nats per token.
+_LOUD, _CHANGED = (0.015, 0.01, 0.007, 0.0), 0.004
 _LARGE = 2**23  # numbers of an lm_head for which rounding the rows pays
 _LEAST = 1e-30  # of what is divided by: rows and weights that are all zero
 
@@ -273,8 +275,12 @@ class _Noise:
         return float(torch.cat(self._shares).mean()) if self._shares else 0.0
 
 
-def refine(rounded: Int8Model, run: Callable[[], None]) -> None:
-    """Let the products whose rows have outliers in a run of the model round rows to fifteen bits, and only these."""
+def refine(rounded: Int8Model, run: Callable[[], Tensor]) -> None:
+    """Let the products whose rows have outliers in a run of the model round rows to fifteen bits, and only these.
+
+    `run` returns logits [1, T, V]. How loud an outlier must be is tried, by what the run's distributions are with
+    fifteen bits in all products.
+    """
     shared = list(dict.fromkeys(layer.shared for layer in rounded.layers))
     noises = [_Noise(one.product) for one in shared]
     for one, noise in zip(shared, noises, strict=True):
@@ -284,7 +290,18 @@ def refine(rounded: Int8Model, run: Callable[[], None]) -> None:
     finally:
         for one, noise in zip(shared, noises, strict=True):
             one.product = noise.product
-            noise.product.fine = noise.mean > _LOUD
+            noise.product.fine = True
+    expected = run().float().log_softmax(-1)
+    for loud in _LOUD:
+        for noise in noises:
+            noise.product.fine = noise.mean > loud
+        if not loud or _divergence(expected, run().float().log_softmax(-1)) <= _CHANGED:
+            return
+
+
+def _divergence(expected: Tensor, found: Tensor) -> float:
+    """Return how far log-probabilities [1, T, V] are from the expected ones, per token, in nats."""
+    return float((expected.exp() * (expected - found).nan_to_num(0.0)).sum(-1).mean())
 
 
 def _left(parts: Sequence[nn.Module]) -> dict[str, int]:

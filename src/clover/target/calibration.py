@@ -39,8 +39,8 @@ def calibrate(target: CachedModel, rounded: Int8Model, tokenizer: Any) -> None:
     """
     tokens = _tokens(target, tokenizer)[None, : min(_MOST, target.longest_run)]
 
-    def run() -> None:
-        target.head(target.base(input_ids=tokens, use_cache=False).last_hidden_state)
+    def run() -> Tensor:
+        return target.head(target.base(input_ids=tokens, use_cache=False).last_hidden_state)
 
     refine(rounded, run)
 
