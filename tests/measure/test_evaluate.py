@@ -194,3 +194,17 @@ def test_when_the_time_is_over_what_there_is_counts(tiny_pair: tuple[Path, Path]
 def test_more_depths_than_heads_are_explained(system: Any, note: str) -> None:
     draft = system.from_target(TargetModel(tiny_model("llama")), num_heads=5)
     assert depths_note(draft) == note
+
+
+def test_texts_are_shortened_where_the_first_prompt_would_not_end_in_time(
+    tiny_pair: tuple[Path, Path], questions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 1.1 s per token of all settings, in one minute; a length that was asked for is kept."""
+    monkeypatch.setattr("clover.measure.evaluate.warm_up", lambda *_: 0.55)
+    monkeypatch.setattr("clover.measure.evaluate._NEW_TOKENS", 90)
+    options = {"files": (str(questions),), "max_minutes": 1.0, "trees": ("chain:3",)}
+    report = evaluate(tiny_pair, **options, max_new_tokens=None)
+    tokens = int(dict(report.facts)["prompts"].split(", ")[1].split()[0])
+    assert 40 < tokens < 55 and "--max-new-tokens lifts that" in dict(report.facts)["shortened"]
+    report = evaluate(tiny_pair, **options, max_new_tokens=60)
+    assert "60 new tokens each" in dict(report.facts)["prompts"] and "shortened" not in dict(report.facts)

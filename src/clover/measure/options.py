@@ -11,7 +11,10 @@ _money = options.panel("Training and money")
 
 FewerTokens = Annotated[
     int | None,
-    option("Most tokens to generate per prompt. Left out: 96, or as few as 24 on a slow target.", min=1),
+    option(
+        "Most tokens to generate per prompt. Left out: 96 (evaluate: 128), or as few as 24 on a slow target.",
+        min=1,
+    ),
 ]
 
 
@@ -76,7 +79,7 @@ class EvaluateOptions(options.ModelOptions):
     draft: options.Draft = None
     trees: options.Trees = ()
     temperatures: options.Temperatures = (0.0, 1.0)
-    max_new_tokens: options.MaxNewTokens = 128
+    max_new_tokens: FewerTokens = None
     max_prompts: options.MaxPrompts = 24
     batch_size: options.BatchSize = 8
     by_position: Annotated[bool, option("Show τ by the position in the text.")] = False

@@ -79,8 +79,10 @@ class Session:
         """
         files = (str(files),) if isinstance(files, Path) else files or ()
         tasks = read_tasks(files) if files else []  # This comes first, because loading a target may last.
-        target = TargetModel.load(options.target or assets.TARGET, **options.loading)
         try:
+            if options.target is not None and (drafts is None or None in drafts):
+                assets.check_has_draft(options.target)
+            target = TargetModel.load(options.target or assets.TARGET, **options.loading)
             loaded = _load_drafts(drafts, target, embedded=options.target is None)
         except assets.NoDraftError as error:
             raise UserError(
