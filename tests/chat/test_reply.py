@@ -174,6 +174,14 @@ def test_a_tokenizers_own_response_template_comes_first(size: int) -> None:
     assert broken.content.endswith("{broken; more") and not broken.calls
 
 
+def add_marks(tokenizer: Any, marks: list[str], kind: str) -> None:
+    """Make marks special tokens, or added tokens that are not special, or leave them words."""
+    if kind == "special":
+        tokenizer.add_special_tokens({"extra_special_tokens": sorted(set(marks))})
+    elif kind == "added":
+        tokenizer.add_tokens(sorted(set(marks)))
+
+
 ARGS = '{"a": 1, "b": "x"}'
 BEGIN, END = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "<｜tool▁call▁end｜><｜tool▁calls▁end｜>"
 
@@ -192,14 +200,12 @@ BEGIN, END = "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>", "<｜too
         (DEEPSEEK + "```json", "", f"{BEGIN}function<｜tool▁sep｜>f\n```json\n{ARGS}\n```{END}"),
     ],
 )
-@pytest.mark.parametrize("special", [False, True])
-def test_a_forced_call_is_one_that_is_read(marks: str, prompt: str, text: str, special: bool) -> None:
-    """Whether its marks are special tokens, which no text of the grammar can stand for, or words."""
+@pytest.mark.parametrize("kind_of_marks", ["words", "special", "added"])
+def test_a_forced_call_is_one_that_is_read(marks: str, prompt: str, text: str, kind_of_marks: str) -> None:
+    """Whether its marks are special tokens, which no text of a grammar can stand for, added ones (Qwen's), or words."""
     llguidance, hf = pytest.importorskip("llguidance"), pytest.importorskip("llguidance.hf")
     tokenizer = make_tokenizer("{# " + marks + " #}")
-    if special:
-        found = re.findall(r"<\|?[\w/]+\|?>|\[[A-Z_/]{3,}\]|<｜[\w▁]+｜>", text)
-        tokenizer.add_special_tokens({"extra_special_tokens": sorted(set(found))})
+    add_marks(tokenizer, re.findall(r"<\|?[\w/]+\|?>|\[[A-Z_/]{3,}\]|<｜[\w▁]+｜>", text), kind_of_marks)
     format = find_format(tokenizer, (1,), calls=True)
     assert format is not None
     kind, _, grammar = call_grammar(format, [*TOOLS, OTHER], prompt).partition(":")
@@ -240,15 +246,14 @@ STYLES = {
 
 
 @pytest.mark.parametrize("marks", STYLES)
-@pytest.mark.parametrize("special", [False, True])
-def test_forced_calls_may_have_arguments_as_elements(marks: str, special: bool) -> None:
+@pytest.mark.parametrize("kind_of_marks", ["words", "special", "added"])
+def test_forced_calls_may_have_arguments_as_elements(marks: str, kind_of_marks: str) -> None:
     """As a schema of pydantic has them: text is not quoted, all else is JSON, also behind a reference."""
     llguidance, hf = pytest.importorskip("llguidance"), pytest.importorskip("llguidance.hf")
     tokenizer = make_tokenizer("{# " + marks + " #}")
     before, element, after = STYLES[marks]
-    if special:
-        found = re.findall(r"</?(?:tool_call|arg_key|arg_value)>", before + element + after)
-        tokenizer.add_special_tokens({"extra_special_tokens": sorted(set(found))})
+    found = re.findall(r"</?(?:tool_call|arg_key|arg_value)>", before + element + after)
+    add_marks(tokenizer, found, kind_of_marks)
     tools = [{"type": "function", "function": {"name": "f", "parameters": ELEMENTS}}]
     format = find_format(tokenizer, (1,), calls=True)
     assert format is not None

@@ -42,7 +42,7 @@ class ChatFormat:
         forced: the parts of a call that is forced, see `clover.chat.formats.base.Format`; () where none can be.
         element: what stands before the name of an argument, between it and its value, and after that, where arguments
             are elements.
-        special: the special tokens, by their text.
+        special: the tokens that grammars name by their numbers, by their text: special ones, and added ones like them.
     """
 
     template: Mapping[str, Any]
@@ -114,7 +114,9 @@ def find_format(tokenizer: Any, ends: Sequence[int], calls: bool = False) -> Cha
     known = known or Format("", (), {})
     forced = known.shown_in(known.forced, str(tokenizer.chat_template), ())
     element = known.shown_in(known.element, str(tokenizer.chat_template), ("", "", ""))
-    named = {name: token for token, name in special.items()}
+    # Grammars of llguidance take added tokens in angle brackets for special ones, too.
+    added = {str(one): token for token, one in tokenizer.added_tokens_decoder.items()}
+    named = {name: token for name, token in added.items() if token in special or re.fullmatch("<.*>", name)}
     format = ChatFormat(template, bool(own), hidden, known.name, forced, named, element)
     try:
         format.parser("", ())
