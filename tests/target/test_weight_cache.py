@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from clover.cpu import apply
+from clover.cpu import apply, int8
 from clover.cpu.mapped import bytes_in_memory
 from clover.errors import UserError
-from clover.target import TargetModel, converted, weight_cache
+from clover.target import TargetModel, calibration, converted, weight_cache
 from tests.families import tiny_model
 from tests.target.test_gguf import write_gguf
 
@@ -27,11 +27,11 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def weights() -> dict[str, Tensor]:
-    torch.manual_seed(0)
+    noise = torch.Generator().manual_seed(0)  # several threads call this
     return {
-        "wide": torch.randn(700, 800, dtype=torch.bfloat16),
-        "whole": torch.randint(-9, 9, (3, 5), dtype=torch.int8),
-        "one": torch.randn(7),
+        "wide": torch.randn(700, 800, dtype=torch.bfloat16, generator=noise),
+        "whole": torch.randint(-9, 9, (3, 5), dtype=torch.int8, generator=noise),
+        "one": torch.randn(7, generator=noise),
     }
 
 
@@ -199,3 +199,65 @@ def test_a_target_takes_its_weights_once(dtype: str, tmp_path: Path, monkeypatch
     taken = anonymous() - before
     size = sum(weight.nbytes for weight in target.model.parameters())
     assert taken <= 1.15 * size and bytes_in_memory(target.model.parameters()) <= size // 100
+
+
+def fine(target: TargetModel) -> list[bool]:
+    assert target.int8 is not None
+    return [one.product.fine for one in target.int8.products]  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(not int8.sums_are_exact(), reason="no exact products of int8 here")
+@pytest.mark.parametrize("form", ["directory", "gguf"])
+def test_int8_weights_and_their_calibration_are_kept(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(weight_cache, "SMALLEST", 0)
+    path, model = tmp_path / "model", tiny_model("llama", torch.float32)
+    model.save_pretrained(path) if form == "directory" else write_gguf(model, path := tmp_path / "model.gguf")
+    plain = TargetModel.load(path, weights="int8", weight_cache=False)
+    assert not weight_cache.sizes()
+    tokens = torch.arange(5)[None]
+
+    def is_right(target: TargetModel) -> bool:
+        with torch.no_grad():
+            found, expected = (one.logits(one.train_forward(tokens).hidden) for one in (target, plain))
+        return torch.equal(found, expected) and fine(target) == fine(plain)
+
+    capsys.readouterr()
+    assert is_right(TargetModel.load(path, weights="int8"))
+    assert capsys.readouterr().err.count("converting weights once") == (1 if form == "directory" else 2)
+    kept = {name.split("-")[0] for name in weight_cache.sizes()} - {"gguf"}
+    assert kept == {"int8", "calibration"}
+    names = list(weight_cache.sizes())
+    with monkeypatch.context() as patched:  # nothing is rounded or calibrated again
+        patched.setattr(int8, "_rounded", None)
+        patched.setattr(calibration, "refine", None)
+        assert is_right(TargetModel.load(path, weights="int8"))
+    assert sorted(weight_cache.sizes()) == sorted(names)
+    for name in names:  # a damaged entry is made again
+        file = weight_cache.place() / f"{name}.safetensors"
+        file.write_bytes(file.read_bytes()[:-1] + b"\x7f")
+    assert is_right(TargetModel.load(path, weights="int8"))
+    TargetModel.load(path, "float32", weights="int8")
+    assert len(weight_cache.sizes()) > len(names)  # of another dtype
+
+
+@pytest.mark.skipif(not int8.sums_are_exact(), reason="no exact products of int8 here")
+def test_what_calibration_found_is_kept_for_what_it_depends_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weight_cache, "SMALLEST", 0)
+    tiny_model("llama", torch.float32).save_pretrained(tmp_path)
+
+    def entries() -> set[str]:
+        TargetModel.load(tmp_path, weights="int8")
+        return set(weight_cache.sizes())
+
+    first = entries()
+    assert entries() == first
+    for place, value in ((calibration, "_VERSION"), (calibration, "THRESHOLDS"), (calibration, "_MOST")):
+        before = entries()
+        monkeypatch.setattr(place, value, getattr(place, value) * 2)
+        assert len(entries() - before) == 1, value
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "another")
+    assert len(entries() - before) == 2

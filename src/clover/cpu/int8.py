@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,10 @@ _WIDEST = 20_480  # outputs of one product: what lies between the operators stay
 # Of the outputs' length lost by rounding rows to eight bits: with more, they have fifteen. The first is taken that
 # changes the distributions of a text by at most so many nats per token.
 _LOUD, _CHANGED = (0.015, 0.01, 0.007, 0.0), 0.004
+THRESHOLDS = (*_LOUD, _CHANGED)  # what `refine` decides by
 _LARGE = 2**23  # numbers of an lm_head for which rounding the rows pays
+# Finds tensors of a layout by name, or makes them by a function of the name, and keeps them; None if it cannot.
+Keep = Callable[[Mapping[str, Tensor], Callable[[str], Tensor]], Mapping[str, Tensor] | None]
 _LEAST = 1e-30  # of what is divided by: rows and weights that are all zero
 
 
@@ -88,18 +91,29 @@ class _Sums:
         return sums[: len(rows)].sub_(sums[len(rows) :])
 
 
+class Rounded(NamedTuple):
+    """A weight as whole numbers int8 [O, I], and scales float32 [O]."""
+
+    whole: Tensor
+    scales: Tensor
+
+
 class Int8Product:
     """The product `x Wᵀ + b` of rows x and a weight W [O, I], both rounded to whole numbers.
 
     Args:
-        weight: of any floating dtype, rounded to eight bits with one scale per output.
+        weight: of any floating dtype, rounded to eight bits with one scale per output; or rounded already.
         fine: round rows to fifteen bits, as two rows of int8, instead of eight.
         bias: b [O].
     """
 
-    def __init__(self, weight: Tensor, fine: bool = False, bias: Tensor | None = None):
+    def __init__(self, weight: Tensor | Rounded, fine: bool = False, bias: Tensor | None = None):
         self.fine = fine
-        self._parts = [_Sums(*_rounded(part)) for part in weight.detach().split(_WIDEST)]
+        if isinstance(weight, Rounded):
+            parts = map(Rounded, *(part.split(_WIDEST) for part in weight))
+        else:
+            parts = map(_rounded, weight.detach().split(_WIDEST))
+        self._parts = [_Sums(*part) for part in parts]
         self._sizes = [len(part.scales) for part in self._parts]
         self.bias = None if bias is None else bias.detach().to(torch.float32)
 
@@ -144,14 +158,14 @@ class Int8Product:
         return outputs if bias is None else outputs.add_(bias)
 
 
-def _rounded(weight: Tensor) -> tuple[Tensor, Tensor]:
+def _rounded(weight: Tensor) -> Rounded:
     """Return a weight [O, I] as int8, with one scale per output; a part at a time, which takes little memory."""
     whole, scales = torch.empty(weight.shape, dtype=torch.int8), torch.empty(len(weight))
     for one, to, scale in zip(*(each.split(_ROUNDED) for each in (weight, whole, scales)), strict=True):
         exact = one.to(torch.float32)
         scale.copy_(exact.abs().amax(1).clamp_min_(_LEAST).div_(MOST))
         to.copy_((exact / scale[:, None]).round_())
-    return whole, scales
+    return Rounded(whole, scales)
 
 
 class _Shared(SharedOutputs):
@@ -201,6 +215,11 @@ class Int8Model:
     layers: Sequence[Int8Layer]
 
     @property
+    def products(self) -> list[_Shared]:
+        """Return the products of the layers, each once."""
+        return list(dict.fromkeys(layer.shared for layer in self.layers))
+
+    @property
     def left_words(self) -> str:
         """Return what is not in int8, in one line; empty if everything is."""
         if not self.left:
@@ -210,10 +229,13 @@ class Int8Model:
         return f"{share:.0%} of the weights stay as they are and not int8, such as {next(iter(self.left))}"
 
 
-def int8_copy(model: nn.Module, find_parts: Callable[[Any], Collection[nn.Module]]) -> Int8Model:
+def int8_copy(
+    model: nn.Module, find_parts: Callable[[Any], Collection[nn.Module]], keep: Keep | None = None
+) -> Int8Model:
     """Return a copy of a model whose linear layers are int8 layers, in the parts that `find_parts` finds in it.
 
-    UserError if the model is not whole on a CPU, or its weights are already quantised.
+    `keep` finds or makes the rounded weights by name, if they are kept. UserError if the model is not whole on a CPU,
+    or its weights are already quantised.
     """
     _check_model(model)
     copied = shared_copy(model)
@@ -221,23 +243,55 @@ def int8_copy(model: nn.Module, find_parts: Callable[[Any], Collection[nn.Module
     compute_alike(copied)
     parts = [inner for part in find_parts(copied) for inner in part.modules()]
     inside, made = set(parts), list[Int8Layer]()
-    for part, names in layer_groups(copied, LINEAR):
-        layers = [getattr(part, name) for name in names]
-        if all(layer in inside for layer in layers):
-            for name, layer in zip(names, int8_layers(layers), strict=True):
-                setattr(part, name, layer)
-                made.append(layer)
+    places = {part: name for name, part in copied.named_modules()}
+    groups = [
+        (part, names)
+        for part, names in layer_groups(copied, LINEAR)
+        if all(getattr(part, name) in inside for name in names)
+    ]
+    weights = {
+        f"{places[part]}.{names[0]}": [getattr(part, name) for name in names] for part, names in groups
+    }
+    kept = None if keep is None else _kept(weights, keep)
+    for (part, names), (place, layers) in zip(groups, weights.items(), strict=True):
+        rounded = None if kept is None else Rounded(*(kept[f"{place}.{field}"] for field in Rounded._fields))
+        for name, layer in zip(names, int8_layers(layers, rounded=rounded), strict=True):
+            setattr(part, name, layer)
+            made.append(layer)
     streamline(copied)
-    rounded = sum(layer.weight.numel() for layer in made)
-    return Int8Model(copied, rounded, _left([*parts, copied]), made)
+    return Int8Model(copied, sum(layer.weight.numel() for layer in made), _left([*parts, copied]), made)
 
 
-def int8_layers(layers: Sequence[Any], fine: bool = False) -> list[Int8Layer]:
-    """Return int8 layers for layers that read the same input."""
-    weights = [layer.weight.T if isinstance(layer, Conv1D) else layer.weight for layer in layers]
+def _kept(groups: Mapping[str, Sequence[Any]], keep: Keep) -> Mapping[str, Tensor] | None:
+    """Return the fields of the rounded weights of groups of layers, by names that begin with the groups'."""
+    layout = dict[str, Tensor]()
+    for place, layers in groups.items():
+        size = [len(weight) for weight in map(_weight, layers)]
+        layout[f"{place}.whole"] = torch.empty(
+            sum(size), _weight(layers[0]).shape[1], dtype=torch.int8, device="meta"
+        )
+        layout[f"{place}.scales"] = torch.empty(sum(size), device="meta")
+
+    @lru_cache(maxsize=1)
+    def rounded(place: str) -> Rounded:
+        return _rounded(_together(groups[place]))
+
+    return keep(layout, lambda name: getattr(rounded(name.rpartition(".")[0]), name.rpartition(".")[2]))
+
+
+def _weight(layer: Any) -> Tensor:
+    return (layer.weight.T if isinstance(layer, Conv1D) else layer.weight).detach()
+
+
+def _together(layers: Sequence[Any]) -> Tensor:
+    return torch.cat([_weight(layer) for layer in layers])
+
+
+def int8_layers(layers: Sequence[Any], fine: bool = False, rounded: Rounded | None = None) -> list[Int8Layer]:
+    """Return int8 layers for layers that read the same input, whose weights are `rounded` already if that is given."""
     bias = None if layers[0].bias is None else torch.cat([layer.bias.detach() for layer in layers])
-    product = Int8Product(torch.cat([weight.detach() for weight in weights]), fine, bias)
-    shared = _Shared(product, [len(weight) for weight in weights])
+    product = Int8Product(_together(layers) if rounded is None else rounded, fine, bias)
+    shared = _Shared(product, [len(_weight(layer)) for layer in layers])
     return [Int8Layer(layer, shared, index) for index, layer in enumerate(layers)]
 
 
@@ -281,7 +335,7 @@ def refine(rounded: Int8Model, run: Callable[[], Tensor]) -> None:
     `run` returns logits [1, T, V]. How loud an outlier must be is tried, by what the run's distributions are with
     fifteen bits in all products.
     """
-    shared = list(dict.fromkeys(layer.shared for layer in rounded.layers))
+    shared = rounded.products
     noises = [_Noise(one.product) for one in shared]
     for one, noise in zip(shared, noises, strict=True):
         one.product = noise

@@ -4,7 +4,7 @@ Shapes: B batch, T text, N nodes (new tokens), H hidden, V vocabulary, S' slots 
 """
 
 import warnings
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from clover.target import loading, support
 from clover.target.protocol import HiddenStates
 from clover.target.structure import LogitsHead, Taps, find_layers
 from clover.target.structure import cache_argument as find_cache_argument
+from clover.target.weight_cache import find_or_make
 from clover.target.windows import Windows
 
 
@@ -43,7 +44,9 @@ class CachedModel:
     final_norm: nn.Module
     _limit: tuple[int, str]
 
-    def __init__(self, model: PreTrainedModel, weights: str | None = None) -> None:
+    def __init__(
+        self, model: PreTrainedModel, weights: str | None = None, kept_name: str | None = None
+    ) -> None:
         _check_class(model)
         support.check_config(model.config)
         self.model = model.eval().requires_grad_(False)
@@ -63,7 +66,8 @@ class CachedModel:
             )
         loading.check_device(head.weight.device)
         rounded = loading.check_weights(weights, head.weight.device) is not None
-        self.int8 = int8_copy(model, self._parts) if rounded else None
+        keep = None if kept_name is None else partial(find_or_make, kept_name)
+        self.int8 = int8_copy(model, self._parts, keep) if rounded else None
         if self.int8 is not None and self.int8.left:
             warnings.warn(f"{self.name}: {self.int8.left_words}", stacklevel=3)
         self.exact, self.inexact = rounded, ""

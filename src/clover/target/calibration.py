@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from hashlib import blake2b
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from clover.cpu.int8 import Int8Model, refine
+from clover.cpu.int8 import THRESHOLDS, Int8Model, refine
 from clover.target.cached_model import CachedModel
 from clover.target.loading import FAILURES
+from clover.target.support import longest_run
+from clover.target.weight_cache import find_or_make
 
+_VERSION = (
+    1  # another one makes all kept calibrations new: to be raised with what decides, here and in `refine`
+)
 _MOST = 256  # tokens
+_FINE = "fine"  # the name of what is kept
 _TEXT = '''\
 The river had been low all summer, and nobody in the village could say when it would rise. "We'll wait," said Mara, 38,
 and closed the shop at 5:30 p.m.; her brother counted $1,204.75 twice. Why had he come back after so many years?
@@ -32,17 +40,36 @@ Der Zug kam zu spät, weil es geschneit hatte. <p class="note">See <a href="inde
 
 
 @torch.inference_mode()
-def calibrate(target: CachedModel, rounded: Int8Model, tokenizer: Any) -> None:
+def calibrate(target: CachedModel, rounded: Int8Model, tokenizer: Any, name: str | None = None) -> None:
     """Let layers whose inputs have outliers round them to fifteen bits, by what a text of at most 256 tokens shows.
 
-    Without a tokenizer the text is tokens from all over the vocabulary.
+    Without a tokenizer the text is tokens from all over the vocabulary. With the `name` of the rounded weights in the
+    weight cache, it is kept there, too, which layers these are.
     """
-    tokens = _tokens(target, tokenizer)[None, : min(_MOST, target.longest_run)]
+    most = min(_MOST, longest_run(target.config, inside_windows=True)[0])
+    tokens, products = _tokens(target, tokenizer)[:most], rounded.products
 
     def run() -> Tensor:
-        return target.head(target.base(input_ids=tokens, use_cache=False).last_hidden_state)
+        return target.head(target.base(input_ids=tokens[None], use_cache=False).last_hidden_state)
 
-    refine(rounded, run)
+    def make(_: str) -> Tensor:
+        refine(rounded, run)
+        return torch.tensor([one.product.fine for one in products], dtype=torch.int8)
+
+    if name is None:
+        return refine(rounded, run)
+    layout = {_FINE: torch.empty(len(products), dtype=torch.int8, device="meta")}
+    found = find_or_make(_key(name, tokens), layout, make, quiet=True)
+    if found is None:
+        return refine(rounded, run)
+    for one, fine in zip(products, found[_FINE].tolist(), strict=True):
+        one.product.fine = bool(fine)
+
+
+def _key(name: str, tokens: Tensor) -> str:
+    """Return the name of the entry: what the result depends on, the instructions of single operators among it."""
+    facts = [_VERSION, THRESHOLDS, name, tokens.tolist(), torch.backends.cpu.get_cpu_capability()]
+    return f"calibration-{blake2b(json.dumps(facts).encode(), digest_size=12).hexdigest()}"
 
 
 def _tokens(target: CachedModel, tokenizer: Any) -> Tensor:

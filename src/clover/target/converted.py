@@ -11,7 +11,7 @@ from transformers import PretrainedConfig
 
 from clover.cpu.apply import MAX_SECOND_COPY
 from clover.target import weight_cache
-from clover.target.source import files_of_index
+from clover.target.source import Source, files_of_index
 
 _FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
@@ -47,6 +47,23 @@ def converted(
 
         name = weight_cache.key(files, f"safetensors-{dtype}".replace("torch.", ""))
         return weight_cache.find_or_make(name, layout, make)
+
+
+def kept_name(source: Source, config: PretrainedConfig, kind: str) -> str | None:
+    """Return the name in the weight cache of what is made of all weights of a source, such as of their int8 weights.
+
+    `kind` says of what kind that is. None for models on the hub, for those that need more than weights, and for small
+    ones.
+    """
+    directory, files = source.directory, list[Path]()
+    if source.gguf is not None:
+        files = [source.gguf.path]
+    elif directory is not None and not any(getattr(config, name, None) for name in _SPECIAL):
+        files = [*_files(directory), directory / "config.json"]
+    whole = all(file.is_file() for file in files)
+    if not whole or sum(file.stat().st_size for file in files) < weight_cache.SMALLEST:
+        return None
+    return weight_cache.key(files, kind)
 
 
 def _files(directory: Path) -> list[Path]:

@@ -19,6 +19,7 @@ from clover.errors import UserError, one_line
 from clover.target import loading, support
 from clover.target.cached_model import CachedModel
 from clover.target.calibration import calibrate
+from clover.target.converted import kept_name
 from clover.target.exact import why_inexact
 from clover.target.probe import PlainRun, check_tree, run_plainly, windows_hold
 from clover.target.protocol import Target
@@ -38,7 +39,8 @@ class TargetModel(CachedModel):
     use SDPA attention, or eager attention if its class has no SDPA. It is set to evaluation mode and its weights are
     frozen. A tokenizer is needed for text, not for tokens. A run of a few tokens finds out how the model is built;
     UserError if it cannot verify token trees without loss. With the weights "int8" a copy of it runs whose linear
-    layers are products of int8; its own weights stay as they are.
+    layers are products of int8; its own weights stay as they are. With `kept_name` the int8 weights are kept under this
+    name in the weight cache, and so is what their calibration found.
     """
 
     def __init__(
@@ -46,9 +48,12 @@ class TargetModel(CachedModel):
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase | None = None,
         weights: str | None = None,
+        kept_name: str | None = None,
     ) -> None:
-        super().__init__(model, weights)
+        super().__init__(model, weights, kept_name)
         self.tokenizer = tokenizer
+        if self.int8 is not None:
+            calibrate(self, self.int8, tokenizer, kept_name)
         with torch.no_grad():
             if self.exact and (reason := self._why_inexact()):
                 self.exact, self.inexact = False, reason
@@ -60,8 +65,6 @@ class TargetModel(CachedModel):
             if not self.exact:
                 self._look()
         self._limit = support.longest_run(self.config, inside_windows=not self.windows.sizes)
-        if self.int8 is not None:
-            calibrate(self, self.int8, tokenizer)
 
     def _why_inexact(self) -> str | None:
         """Return why the bits of tokens depend on more than their text; None if they do not."""
@@ -101,7 +104,8 @@ class TargetModel(CachedModel):
             trust_remote_code: run Python code that comes with the model.
             weights: ``int8`` rounds weights and inputs of linear layers to int8, on a CPU; the dtype that is left out
                 is then bfloat16.
-            weight_cache: keep weights that must be converted (`clover.target.weight_cache`), and map them from then on.
+            weight_cache: keep weights that must be converted (`clover.target.weight_cache`), and map them from then on;
+                int8 weights and their calibration, too.
         """
         device = loading.resolve_device(device)
         if loading.check_weights(weights, device) is not None:
@@ -110,9 +114,11 @@ class TargetModel(CachedModel):
         source = find_source(str(name_or_path))
         config = loading.load_config(source, trust_remote_code)
         dtype = resolved or loading.fastest_dtype(config.get_text_config().hidden_size, device)
+        keeps = weights is not None and weight_cache
+        name = kept_name(source, config, f"int8-{dtype}".replace("torch.", "")) if keeps else None
         model = loading.load_model(source, config, dtype, device, trust_remote_code, weight_cache)
         tokenizer = loading.load_tokenizer(source, trust_remote_code)
-        return cls(model, tokenizer, weights)
+        return cls(model, tokenizer, weights, name)
 
     def require_tokenizer(self) -> PreTrainedTokenizerBase:
         """Return the tokenizer; UserError if there is none."""

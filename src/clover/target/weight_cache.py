@@ -82,7 +82,7 @@ def find(name: str, layout: Mapping[str, Tensor] | None = None) -> dict[str, Ten
 
 
 def find_or_make(
-    name: str, layout: Mapping[str, Tensor], make: Callable[[str], Tensor]
+    name: str, layout: Mapping[str, Tensor], make: Callable[[str], Tensor], quiet: bool = False
 ) -> dict[str, Tensor] | None:
     """Return the mapped tensors of an entry; if need be it is made, one by one, and older entries are removed.
 
@@ -91,6 +91,7 @@ def find_or_make(
     Args:
         layout: the shapes and dtypes of the tensors by name, such as tensors on the device "meta".
         make: returns the tensor of a name.
+        quiet: say nothing when it is made.
     """
     if found := find(name, layout):
         return found
@@ -101,9 +102,10 @@ def find_or_make(
             if found := find(name, layout):  # made by the process that was waited for
                 return found
             _make_room(size)
-            _tell(
-                f"converting weights once, {_gigabytes(size)}, which are kept in {place()}; {describe_limit()}"
-            )
+            if not quiet:
+                _tell(
+                    f"converting weights once, {_gigabytes(size)}, which are kept in {place()}; {describe_limit()}"
+                )
             with output_file(_path(name)) as temporary:
                 _write(temporary, layout, make)
             return find(name, layout)
