@@ -158,7 +158,8 @@ BUDGET = {
         34,
     ),  # the weight cache, features and fits of drafts, grammar, tools and budgets of time as options
     # attention of whole numbers, functions that are alike everywhere
-    "cpu": (1580, 11, 47),  # int8 targets: products of several heads, and of parts; how loud outliers may be
+    # int8 targets: products of several heads, and of parts; how loud outliers may be; kept weights
+    "cpu": (1635, 11, 48),
     "data": (
         2645,
         16,
@@ -185,7 +186,11 @@ BUDGET = {
     ),  # tools, forced calls, reasoning, benchmark clients, formats, text before an error
     # whether an int8 target is exact
     # keeps converted weights, reads GGUF files itself: each fact followed or refused, tokens split right
-    "target": (3060, 22, 70),  # an index of weights is read at one place
+    "target": (
+        3110,
+        22,
+        71,
+    ),  # an index of weights is read at one place; int8 weights and calibrations are kept
     "templates": (525, 5, 17),  # what a template reads is tried out, and what it would drop is an error
     "train": (2042, 14, 54),  # measures held-out texts again when the vocabulary was cut
     "tree": (279, 4, 3),  # roots left alone

@@ -38,12 +38,13 @@ def why_inexact(target: CachedModel, plain: PlainRun) -> str | None:
 
 
 def _one_by_one(target: CachedModel, tokens: Tensor) -> Tensor:
-    """Return the hidden states [1, T, H] of tokens Long [1, T] that run one after another."""
+    """Return the hidden states [1, T, H] of tokens Long [1, T]: those of a text, whole, and then one after another."""
     cache, found = target.new_cache(1, 1), []
-    for token in tokens.split(1, dim=1):
-        cache.begin(1)
-        found.append(target.forward(token, cache.positions(1), cache).hidden)
-        cache.commit([1])
+    for part in (tokens[:, :TEXT], *tokens[:, TEXT:].split(1, dim=1)):
+        count = part.shape[1]
+        cache.begin(count)
+        found.append(target.forward(part, cache.positions(count), cache).hidden)
+        cache.commit([count])
     return torch.cat(found, dim=1)
 
 
