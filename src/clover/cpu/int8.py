@@ -173,7 +173,7 @@ class _Shared(SharedOutputs):
 
     def __init__(self, product: Callable[[Tensor, torch.dtype], Tensor], sizes: Sequence[int]):
         super().__init__(sizes)
-        self.product = product
+        self.product: Any = product
 
     def __call__(self, inputs: Tensor, index: int) -> Tensor:
         """Return the outputs [R, O] of layer `index` for inputs [..., I], in their dtype."""
