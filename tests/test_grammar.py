@@ -95,7 +95,9 @@ def check_valid(generations: list[Any], seeds: int) -> int:
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.long)])
-@pytest.mark.parametrize("sampling", [{}, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize(
+    "sampling", [pytest.param({}, marks=pytest.mark.long), SAMPLED], ids=["greedy", "sampled"]
+)
 def test_trees_and_batches_write_what_plain_decoding_writes(
     folder: Path, dtype: str, sampling: dict[str, Any]
 ) -> None:

@@ -220,7 +220,8 @@ def drawn_audit(target: TargetModel, draws: int = 1000) -> AuditResult:
     return audit_of(target, (TREE,), draws=draws).run()
 
 
-@pytest.mark.parametrize("draws", [FEW_DRAWS, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("draws", [FEW_DRAWS, 1000])
 def test_clean_draws_are_clean(target: TargetModel, draws: int) -> None:
     found = drawn_audit(target, draws)
     assert (found.defects, found.problems) == (0, [])

@@ -29,6 +29,7 @@ def rounded() -> TargetModel:
     return target
 
 
+@pytest.mark.long
 def test_a_clean_engine_has_no_near_ties(rounded: TargetModel) -> None:
     found = audit_of(rounded, ("chain:4", "clover2"), (1, 3)).run()
     assert (found.defects, found.mismatches, found.problems) == (0, [], [])

@@ -20,7 +20,7 @@ from clover.target import TargetModel
 from clover.tree import TokenTree
 from clover.verify import Verified, verify
 from tests.audit.conftest import NEW_TOKENS, audit_of, prompts_of
-from tests.families import tiny_model
+from tests.families import by_turns, tiny_model
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -272,7 +272,7 @@ PLANTS: dict[str, Plant] = {
 ALONE = ("path not moved",)  # shows where all rows have the same length
 
 
-@pytest.mark.parametrize("plant", PLANTS)
+@pytest.mark.parametrize("plant", by_turns([*PLANTS]))
 def test_a_planted_defect_is_found(target: TargetModel, plant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     PLANTS[plant](monkeypatch)
     assert audit_of(target, sizes=(1,) if plant in ALONE else (3,)).run().defects > 0

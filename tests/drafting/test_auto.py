@@ -38,7 +38,7 @@ def tuning(*choices: Choice) -> Tuning:
 
 
 @pytest.mark.parametrize("tuned", [False, True], ids=["untuned", "tuned"])
-@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("size", [1, pytest.param(4, marks=pytest.mark.long)])
 @pytest.mark.parametrize("name", sorted(PAIRS))
 def test_recorded_texts_take_hardly_longer_than_with_the_best_fixed_tree(
     name: str, size: int, tuned: bool
@@ -58,7 +58,7 @@ def speed_of(policy: Any, tokens: Callable[[Any], int], seconds: Callable[[Any],
     return written / passed
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(4))
 def test_regret_is_small_whatever_trees_accept_and_cost(seed: int) -> None:
     """Costs differ by a factor of ten, rates between 0 and 1; each step's time has 6 % of noise."""
     rng = Random(seed)

@@ -24,7 +24,7 @@ from tests.drafts.checks import (
     texts,
 )
 from tests.drafts.tree_walk import walk_everywhere
-from tests.families import tiny_model
+from tests.families import by_turns, tiny_model
 
 REFERENCES: dict[str, Any] = {
     "clover1": test_clover1,
@@ -52,7 +52,7 @@ def case(value: object) -> str | None:
 
 @pytest.mark.parametrize(
     ("name", "options", "family"),
-    [(name, *pair) for name, module in REFERENCES.items() for pair in families_of(module)],
+    by_turns([(name, *pair) for name, module in REFERENCES.items() for pair in families_of(module)]),
     ids=case,
 )
 def test_training_and_session_agree_with_the_reference(name: str, options: Any, family: str) -> None:

@@ -23,7 +23,7 @@ from clover.sampling import SamplingParams
 from clover.target import TargetModel
 from clover.train import TrainConfig, prepare, train
 from tests.engine.test_lossless import requests_of, run, tokens_of
-from tests.families import VOCAB, tiny_model
+from tests.families import VOCAB, by_turns, tiny_model
 from tests.oracle import OracleDraft, texts_of_rows
 
 FIXED = (
@@ -58,7 +58,7 @@ def plain(target: TargetModel) -> list[list[Generation]]:
     return [run(Engine(target), batch) for batch in requests()]
 
 
-@pytest.fixture(scope="module", params=sorted(SYSTEMS))
+@pytest.fixture(scope="module", params=by_turns(sorted(SYSTEMS)))
 def draft(request: pytest.FixtureRequest, target: TargetModel) -> Any:
     torch.manual_seed(1)
     return SYSTEMS[request.param].from_target(target, num_heads=5).to(target.dtype).eval()

@@ -13,13 +13,13 @@ from clover.cpu.blocks import Streamlined
 from clover.engine import Engine
 from clover.errors import UserError
 from clover.target import TargetModel, tensors_fingerprint, weights_fingerprint
-from tests.families import CONTEXT, FAMILIES, VOCAB, tiny_model
+from tests.families import CONTEXT, EVERY_FAMILY, VOCAB, tiny_model
 from tests.tiny import save_tiny_pair
 
 pytestmark = pytest.mark.skipif(not int8.sums_are_exact(), reason="no exact products of int8 here")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EVERY_FAMILY)
 def test_every_family(family: str) -> None:
     model = tiny_model(family, torch.float32)
     plain, target = TargetModel(model), TargetModel(model, weights="int8")

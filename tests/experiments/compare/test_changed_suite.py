@@ -73,6 +73,7 @@ def test_a_run_with_fewer_prompts_in_between_does_not_show_in_the_report(
     assert table(page, "Speed") != speed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("saved", "asked"), [("clover1", None), (None, "clover1"), ("medusa", "clover1")])
 def test_the_ablation_is_the_one_that_the_suite_asks_for_now(
     tiny_files: Path, again: Path, saved: str | None, asked: str | None
