@@ -2,6 +2,7 @@
 
 import io
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,9 +12,11 @@ from rich.console import Console
 from clover.drafting import parse_tree
 from clover.drafting.tuning import Tuning, architecture_name, read_tuning
 from clover.drafts import load_draft
+from clover.engine import Engine, Request
 from clover.errors import UserError
 from clover.measure.options import TuneOptions
 from clover.measure.session import PLAIN
+from clover.measure.timing import Run, time_decoding
 from clover.measure.tune import run_tune
 from clover.target import TargetModel
 from tests.tiny import save_tiny_pair
@@ -141,3 +144,19 @@ def test_the_file_lies_with_the_draft_unless_it_cannot(
     monkeypatch.setattr("clover.measure.tune.os.access", lambda *_: False)
     with pytest.raises(UserError, match="cannot be written; give --output FILE"):
         tune(beside)
+
+
+def test_texts_are_shorter_on_a_slow_target(options: TuneOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of half a second per token, three texts of 60 tokens would take longer than their part of a minute."""
+    asked = list[int]()
+
+    def write(engine: Engine, batch: Sequence[Request]) -> Run:
+        asked.extend(one.max_new_tokens for one in batch)
+        return time_decoding(engine, batch)
+
+    monkeypatch.setattr("clover.measure.tune.warm_up", lambda *_: 0.5)
+    monkeypatch.setattr("clover.measure.tune.time_decoding", write)
+    for minutes, tokens in ((1.0, 24), (9.0, 60)):
+        tune(replace(options, max_new_tokens=60, max_minutes=minutes, batch_sizes=(1,)))
+        assert set(asked) == {tokens}
+        asked.clear()

@@ -26,6 +26,8 @@ from clover.engine import Request
 from clover.errors import UserError
 from clover.files import check_output_file
 from clover.measure.budget import Budget, growing_parts
+from clover.measure.comparison import affordable_tokens, shorten, warm_up
+from clover.measure.methods import Method
 from clover.measure.options import TuneOptions
 from clover.measure.ranks import MAX_DEPTH, RankPath, rank_texts
 from clover.measure.report.output import Report, check_outputs, publish
@@ -151,10 +153,14 @@ def rank_paths(
 ) -> list[tuple[RankPath, ...]]:
     """Return, for each text that the target writes, where the draft ranks its tokens; see `clover.measure.ranks`.
 
-    A few texts are written in any case, others for as long as a part of the time lasts.
+    A few texts are written in any case, shorter ones on a slow target, others for as long as a part of the time lasts.
     """
     requests, draft = session.requests(options.temperature, options.seed), session.draft.model
     engine, found, took = session.engine(OWN), list[tuple[RankPath, ...]](), 0.0
+    seconds = _FEWEST_TEXTS * warm_up([Method(OWN, engine)], requests[:1])
+    requests = shorten(
+        requests, affordable_tokens(seconds, _WRITING_SHARE * budget.left, options.max_new_tokens)
+    )
     progress.begin(len(requests))
     for numbers in growing_parts(len(requests), WRITTEN_TOGETHER):
         if len(found) >= _FEWEST_TEXTS and budget.share + took > _WRITING_SHARE:
