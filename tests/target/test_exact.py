@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -153,3 +156,28 @@ def test_activations_are_alike(dtype: torch.dtype) -> None:
         assert torch.equal(function(numbers.repeat(1, 2)[:, 500:1501]), whole.roll(-500, 1))
         torch.testing.assert_close(whole, nn.functional.gelu(numbers), atol=0.02, rtol=0.02)
     assert isinstance(function, Alike) or is_alike(function, dtype)
+
+
+BITS = """
+import hashlib, torch
+from clover.target import TargetModel
+from tests.families import VOCAB, tiny_model
+target = TargetModel(tiny_model("llama", torch.bfloat16), weights="int8")
+tokens = torch.arange(40)[None] * 7 % VOCAB
+with torch.no_grad():
+    hidden = target.train_forward(tokens).hidden
+print(target.exact, hashlib.sha256(hidden.view(torch.uint8).numpy().tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.long
+def test_processors_with_other_instructions_for_int8_give_the_same_bits() -> None:
+    def run(instructions: str) -> str:
+        environment = os.environ | {"ONEDNN_MAX_CPU_ISA": instructions}
+        command = [sys.executable, "-c", BITS]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout
+
+    expected = run("ALL")
+    assert expected.startswith("True ")
+    for instructions in ("AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI"):
+        assert run(instructions) == expected, instructions
