@@ -103,6 +103,7 @@ def test_the_draft_of_smollm2_is_found_by_its_target(
     """A tiny target that the package takes for SmolLM2; its draft counts as the package's own."""
     target, draft = (Path(str(arguments[arguments.index(name) + 1])) for name in ("--target", "--draft"))
     monkeypatch.setattr(assets, "_SMOLLM2_SIGNS", signs_fingerprint(TargetModel.load(target)))
+    monkeypatch.setattr(assets, "_SMOLLM2_WIDTH", TargetModel.load(target).hidden_size)
     monkeypatch.setattr(assets, "SMOLLM2_DRAFTS", {"smollm2/recall": draft})
     said, found = facts(arguments, run_clover, tmp_path)
     assert found["draft"] == "smollm2/recall" and "1 prompt," in said

@@ -30,6 +30,7 @@ def test_the_drafts_of_smollm2_are_called_by_their_names(
     with pytest.raises(UserError, match="a target was given but no draft"):
         Session.load(options)
     monkeypatch.setattr(assets, "is_smollm2", lambda target: True)
+    monkeypatch.setattr(assets, "check_has_draft", lambda target: None)
     monkeypatch.setattr(assets, "SMOLLM2_DRAFTS", {"smollm2/recall": tiny_pair[1]})
     for drafts in ((None,), None):
         session = Session.load(options, drafts, max_new_tokens=4)
