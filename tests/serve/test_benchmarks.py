@@ -65,7 +65,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("kind", BODIES)
 def test_their_bodies_are_answered_with_as_many_tokens_as_they_ask_for(live: Live, kind: str) -> None:
     path, body = BODIES[kind]
-    chunks = live.events(path, {"model": NAME, **body})
+    chunks = live.events(path, {"model": NAME, "seed": 0, **body})
     assert chunks[-1]["choices"] == [] and chunks[-1]["usage"]["completion_tokens"] == 9
     assert [c["choices"][0]["finish_reason"] for c in chunks if c["choices"]][-1] == "length"
     if body["stream_options"] is CONTINUOUS:
