@@ -212,7 +212,7 @@ class Clover:
 
     def _warn(self, prompt: Prompt, request: Request, generation: Generation) -> None:
         """Warn of special tokens amid the answer to a conversation."""
-        if not isinstance(prompt, str) and _is_list_of(Mapping, prompt):
+        if request.eos != () and not isinstance(prompt, str) and _is_list_of(Mapping, prompt):
             warn_of_marks(self.target.tokenizer, request.hidden, generation.tokens)
 
     def chat(self, tools: Sequence[Mapping[str, Any]] = (), **options: Any) -> Conversation:

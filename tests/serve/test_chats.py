@@ -301,6 +301,10 @@ def test_reasoning_that_nothing_gives_away_is_not_glued_in_silence() -> None:
         warnings.simplefilter("error")
         glued.generate("Hi", max_new_tokens=2)  # no conversation
         scripted(QWEN, "Hello!<|end|><|start|>").generate(asked)
+        glued.generate(asked, max_new_tokens=8, ignore_eos=True)  # then ends stand amid the words, too
+        with serving(glued) as live:
+            body = {"messages": asked, "max_tokens": 8, "ignore_eos": True}
+            assert live.post("/v1/chat/completions", body)[0] == 200
         scripted(HARMONY, "<|channel|>final<|message|>Hello!").generate(asked)
 
 

@@ -149,7 +149,7 @@ class Answer:
         self._written += len(event.tokens)
         if event.generation is not None:
             self._ended[step.choice] = event.generation
-            if self._parsed.chat:
+            if self._parsed.chat and request.eos != ():  # Without ends, their tokens stand amid the words.
                 warn_of_marks(self._tokenizer, request.hidden, event.generation.tokens)
             # This is OpenAI's word; the end of the context is a length, too.
             piece.finish_reason = "stop" if event.generation.finish_reason == "stop" else "length"
