@@ -203,10 +203,8 @@ class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethod
     def _close(self) -> None:
         super()._close()
         self._start, self._count, self._in_place = 0, 0, False
-        self._reads, self._writes = (
-            list[Sequence[Tensor]](),
-            list[Sequence[Tensor]](),
-        )  # of each part, by layer
+        # Both list the parts of the storage, each by layer.
+        self._reads, self._writes = list[Sequence[Tensor]](), list[Sequence[Tensor]]()
 
     def _first_to_move(self, path: Tensor, counts: Sequence[int]) -> int:
         """Return the smallest depth at which a path node is not in its final slot; max(counts) if there is none."""

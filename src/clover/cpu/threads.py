@@ -17,9 +17,8 @@ from pathlib import Path
 import torch
 
 _COUNTS = Path("/proc/self/task")  # of each thread: nanoseconds run, nanoseconds waited for a core, …
-_EVERY = (
-    0.5  # seconds between two looks; a burst of another process, shorter than a tenth of it, is no contention
-)
+# Seconds between two looks; a burst of another process, shorter than a tenth of it, is no contention.
+_EVERY = 0.5
 _CONTENDED, _CALM = 0.4, 0.25  # seconds that all threads together waited, in a second
 _CALM_LOOKS = 4  # that end the sleeping
 _ENOUGH = 2**17  # numbers whose sum takes several threads

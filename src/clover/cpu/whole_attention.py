@@ -28,9 +28,8 @@ from clover.cpu.attention import OfLastMask, choose_attention
 
 _NAME = "clover_whole"
 _BLOCK = 2**18  # scores that are computed at once, so that they stay in the processor's cache
-_TOP = (
-    15000  # the largest exponential as a whole number: 1,024 of them are below 2^24, where float32 is exact
-)
+# The largest exponential as a whole number: 1,024 of them are below 2^24, where float32 is exact.
+_TOP = 15000
 _SUMMED = 1024
 _PLANE = 256  # one in the high plane of a weight stands for as many in the low plane
 _MOST = MOST * _PLANE  # the largest weight of a value

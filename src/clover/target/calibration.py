@@ -15,9 +15,8 @@ from clover.target.loading import FAILURES
 from clover.target.support import longest_run
 from clover.target.weight_cache import find_or_make
 
-_VERSION = (
-    1  # another one makes all kept calibrations new: to be raised with what decides, here and in `refine`
-)
+# Another version makes all kept calibrations new; raise it when what decides changes, here or in `refine`.
+_VERSION = 1
 _MOST = 256  # tokens
 _FINE = "fine"  # the name of what is kept
 _TEXT = '''\

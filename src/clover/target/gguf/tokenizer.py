@@ -50,10 +50,8 @@ _COMPOSED = ("qwen2", "command-r", "olmo")  # these compose characters (NFC) fir
 _BEFORE_NAMES = {"gpt2": "gpt-2", "starcoder2": "starcoder", "falcon": "falcon"}
 _BEFORE_NAMES |= dict.fromkeys(("qwen2", "qwen2moe", "qwen3", "qwen3moe"), "qwen2")
 
-_TEMPLATES = (
-    "tool_use",
-    "rag",
-)  # that a file may have beside its chat template; transformers knows their names
+# A file may have these beside its chat template; transformers knows their names.
+_TEMPLATES = ("tool_use", "rag")
 
 
 def load_tokenizer(file: GgufFile) -> PreTrainedTokenizerBase:
