@@ -40,6 +40,7 @@ from clover.integrations.export import export
 from clover.measure.report.provenance import machine, revision, versions
 from clover.measure.session import choose_prompts
 from clover.metrics import Acceptance
+from clover.packaged import draft_place
 from clover.target import TargetModel
 
 PLAIN = "plain"
@@ -135,7 +136,7 @@ def _engine(options: argparse.Namespace, draft: Path | None = None) -> LLM:
 
 
 def _own(options: argparse.Namespace, draft: str, target: TargetModel) -> Clover:
-    loaded = load_draft(assets.draft_place(draft), target)
+    loaded = load_draft(draft_place(draft), target)
     if isinstance(loaded, RecallDraft):
         loaded.copy_nothing()  # vLLM has no place for it
     engine = Engine(target, loaded, parse_tree(f"chain:{options.drafted}"))

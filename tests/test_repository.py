@@ -147,7 +147,7 @@ BUDGET = {
         1,
         6,
     ),  # conversations, grammars, chat_template_kwargs; errors keep other texts; unknown marks warn
-    "assets": (85, 1, 6),
+    "assets": (20, 1, 0),
     "audit": (1115, 9, 23),  # a budget of time; the perplexity of int8 weights; equal texts of exact targets
     # keys and values as whole numbers
     "cache": (715, 4, 12),  # rows that are cleared of NaN; uneven rows written where their texts end
@@ -166,7 +166,9 @@ BUDGET = {
         61,
     ),  # records in the forms that users bring, with weights and options; whole tags; states that are no numbers
     "drafting": (1695, 16, 49),  # drafting under grammars; an example of a level, and what a policy may know
-    "drafts": (2308, 17, 73),  # starting values whatever the default dtype is, and what they are
+    # starting values whatever the default dtype is, and what they are; how near a target is to a draft's own; files
+    # that hold less than they describe
+    "drafts": (2383, 17, 76),
     # counts finite logits, which `verify` did
     "engine": (1934, 19, 36),  # texts that cannot go on: again plainly, their last text; stop strings
     "errors": (76, 1, 5),  # the one table of all that was removed; an error that holds results
@@ -176,6 +178,11 @@ BUDGET = {
     "measure": (4765, 33, 145),  # texts of exact targets; the tests of draws, which the audit had
     "metrics": (90, 1, 1),
     "options": (300, 1, 9),  # --threads, --grammar
+    "packaged": (
+        165,
+        1,
+        8,
+    ),  # the drafts of all installed packages, in the place of functions of assets for one model
     "reference": (88, 1, 2),  # refuses NaN
     "rejection": (53, 1, 2),
     "sampling": (1090, 11, 16),  # draws that hash little
@@ -187,10 +194,10 @@ BUDGET = {
     # whether an int8 target is exact
     # keeps converted weights, reads GGUF files itself: each fact followed or refused, tokens split right
     "target": (
-        3110,
+        3126,
         22,
-        71,
-    ),  # an index of weights is read at one place; int8 weights and calibrations are kept
+        72,
+    ),  # an index of weights is read at one place; int8 weights and calibrations are kept; hashes of norms and tokens
     "templates": (525, 5, 17),  # what a template reads is tried out, and what it would drop is an error
     "train": (2042, 14, 54),  # measures held-out texts again when the vocabulary was cut
     "tree": (279, 4, 3),  # roots left alone

@@ -1,10 +1,10 @@
-"""``python -m experiments.recipes``: make the embedded target and its drafts again, or drafts for a real chat model."""
+"""``python -m experiments.recipes``: the embedded models again, drafts for a chat model, and releases of drafts."""
 
 import typer
 
 from clover.options import takes_options
 from experiments.command import main
-from experiments.recipes.options import ChatRecipeOptions, RecipeOptions
+from experiments.recipes.options import ChatRecipeOptions, RecipeOptions, ReleaseOptions
 
 app = typer.Typer(
     help="Make drafts from nothing, and the embedded target with its own, as they were made here.",
@@ -33,6 +33,15 @@ def smollm2(options: ChatRecipeOptions) -> None:
     from experiments.recipes.smollm2 import make_drafts
 
     make_drafts(options)
+
+
+@app.command()
+@takes_options
+def release(options: ReleaseOptions) -> None:
+    """Make a trained draft the content of a package: bfloat16 safetensors, and a card with its data and its τ."""
+    from experiments.recipes.release import release as write
+
+    write(options)
 
 
 if __name__ == "__main__":

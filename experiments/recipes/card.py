@@ -60,10 +60,11 @@ def write_card(
         for prompt in prompts[:_SAMPLES]
     ]
     objects = {"target": target, "drafts": drafts, "sources": sources, "samples": samples}
-    write_text(output / "README.md", _render("card.md", facts | objects))
+    write_text(output / "README.md", render("card.md", facts | objects))
 
 
-def _render(name: str, facts: dict[str, Any]) -> str:
+def render(name: str, facts: dict[str, Any]) -> str:
+    """Return a card: the template of this folder called `name`, filled in."""
     source = Path(__file__).with_name(name).read_text(encoding="utf-8")
     template = jinja2.Environment(trim_blocks=True, keep_trailing_newline=True).from_string(source)
     return template.render(facts, name=system_name)

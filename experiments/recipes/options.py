@@ -135,3 +135,41 @@ class ChatRecipeOptions:
     def folder(self) -> Path:
         """Return the work directory."""
         return self.work or append_to_name(self.output, ".work")
+
+
+@dataclass(frozen=True)
+class ReleaseOptions:
+    """The options of `python -m experiments.recipes release`."""
+
+    draft: Annotated[Path, options.argument("Directory of a trained draft.", metavar="DRAFT")]
+    target: Annotated[
+        str,
+        typer.Option(metavar="NAME|DIR", help="The target that it was trained for, with the same weights."),
+    ]
+    name: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="What the model is called, such as Qwen2.5-Coder-1.5B-Instruct."),
+    ]
+    model_licence: Annotated[str, typer.Option(metavar="NAME", help="The model's licence.")]
+    output: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR", help="Directory to write, such as drafts/coder/clover_drafts_coder/1.5b."
+        ),
+    ]
+    data: Annotated[
+        tuple[Path, ...],
+        typer.Option(
+            metavar="FILE",
+            help="Texts of the training, each row with source and licence; may be given several times.",
+        ),
+    ] = ()
+    taus: Annotated[
+        tuple[Path, ...],
+        typer.Option(metavar="FILE", help="What clover evaluate --json wrote; may be given several times."),
+    ] = ()
+    notes: Annotated[
+        tuple[str, ...],
+        typer.Option(metavar="TEXT", help="A paragraph for the card; may be given several times."),
+    ] = ()
+    overwrite: options.Overwrite = False

@@ -16,7 +16,7 @@ from typing import Any, overload
 
 import torch
 
-from clover import assets
+from clover import assets, packaged
 from clover.chat import ChatFormat, Delta, ReplyParser, find_format, find_tool_format, warn_of_marks
 from clover.drafting import AutoTree, PlainTree, Tree, parse_tree
 from clover.drafting.tuning import FILE_NAME, Tuning, architecture_name, read_tuning
@@ -49,8 +49,8 @@ def load(
 
     Args:
         target: directory, hub name, or a loaded target; the embedded one when left out.
-        draft: directory or hub name; when left out, the embedded target's, or the one that the package has for this
-            target. "plain" does not load it; another tree that needs none refuses it.
+        draft: directory, hub name, or the name of a draft of a package; when left out, the embedded target's, or what
+            an installed package has for this target. "plain" does not load it; another tree that needs none refuses it.
         tree: what drafts, by a name that `clover.drafting.parse_tree` reads, or as an object of `clover.drafting`.
             "auto" chooses between trees, and none, while it runs; "plain" decodes with the target alone, "lookup"
             copies from the text without a draft, "own" is the draft's own tree; "clover2", "chain:5", … are always
@@ -68,18 +68,18 @@ def load(
     Raises:
         UserError: if something cannot be loaded, or does not fit together.
     """
-    tree, embedded = parse_tree(tree), target is None
+    tree, embedded, name = parse_tree(tree), target is None, ""
     if target is None or isinstance(target, (str, os.PathLike)):
         name = os.fspath(target or assets.TARGET)
         if tree.needs_draft and draft is None and not embedded:
-            assets.check_has_draft(name)  # before loading, which may last
+            packaged.check_has_draft(name)  # before loading, which may last
         target = TargetModel.load(name, dtype, device, trust_remote_code, weights, weight_cache)
     elif any(given is not None for given in (dtype, device, weights)):
         raise UserError(
             "the target is loaded, and keeps its dtype, device and weights; leave dtype, device and weights out"
         )
     if tree.needs_draft:
-        draft = assets.draft_place(draft, None if embedded else target)
+        draft = packaged.draft_place(draft, None if embedded else target, name)
     elif draft is not None and not isinstance(tree, PlainTree):
         raise UserError(f"the tree {tree.name} needs no draft; leave the draft out, or name another tree")
     return Clover(make_engine(target, draft, tree, compile))

@@ -63,8 +63,8 @@ Target = Annotated[
 Draft = Annotated[
     str | None,
     _models(
-        "Draft trained for the target: a directory or a name on the hub. "
-        "Left out: that of the embedded target, or of smollm2.",
+        "Draft trained for the target: a directory, a name on the hub, or a draft of an installed package. "
+        "Left out: that of the embedded target, or what such a package has for the target.",
         metavar="NAME|DIR",
     ),
 ]

@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 import torch
 
-from clover import assets
 from clover.measure.report.output import Report
-from clover.target import TargetModel, signs_fingerprint
 from clover.verify import verify
+from tests.packages import describe, install_drafts
 from tests.tiny import save_tiny_pair
 
 
@@ -97,16 +96,14 @@ def facts(arguments: list[object], run_clover: Callable, where: Path) -> tuple[s
     return done.out, json.loads(data.read_text())
 
 
-def test_the_draft_of_smollm2_is_found_by_its_target(
+def test_the_draft_of_a_package_is_found_by_its_target(
     run_clover: Callable, arguments: list[object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A tiny target that the package takes for SmolLM2; its draft counts as the package's own."""
     target, draft = (Path(str(arguments[arguments.index(name) + 1])) for name in ("--target", "--draft"))
-    monkeypatch.setattr(assets, "_SMOLLM2_SIGNS", signs_fingerprint(TargetModel.load(target)))
-    monkeypatch.setattr(assets, "_SMOLLM2_WIDTH", TargetModel.load(target).hidden_size)
-    monkeypatch.setattr(assets, "SMOLLM2_DRAFTS", {"smollm2/recall": draft})
+    site = install_drafts(tmp_path / "site", "tiny-drafts", "tiny", {"clover2": draft}, monkeypatch)
+    describe(site / "clover2", target)
     said, found = facts(arguments, run_clover, tmp_path)
-    assert found["draft"] == "smollm2/recall" and "1 prompt," in said
+    assert found["draft"] == "tiny/clover2" and "1 prompt," in said
     assert any(method["name"].startswith("clover2, ") for method in found["methods"])
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from clover.cpu.int8 import sums_are_exact
-from clover.drafts import DraftModel, load_draft
+from clover.drafts import DraftModel, load_draft, load_unbound
 from clover.drafts.loading import SYSTEMS, find_system
 from clover.errors import UserError
 from clover.target import TargetModel, tensors_fingerprint
@@ -114,6 +114,14 @@ def test_damaged_weights(target: TargetModel, saved: Path) -> None:
     changed(saved, num_augmenting_layers=3)
     with pytest.raises(UserError, match="missing keys"):
         load_draft(saved, target)
+
+
+def test_weights_that_no_file_holds_take_no_memory(target: TargetModel, saved: Path) -> None:
+    described = json.loads((saved / "config.json").read_text())["target_config"]
+    changed(saved, target_config=described | {"intermediate_size": 10**12})
+    for load in (lambda: load_draft(saved, target), lambda: load_unbound(saved)):
+        with pytest.raises(UserError, match="is damaged: config.json describes"):
+            load()
 
 
 def test_other_weights_are_told_where_they_can_be_known(

@@ -8,6 +8,8 @@ from clover import assets
 from clover.errors import UserError
 from clover.measure.session import AUTO, DEVELOPMENT, LOOKUP, OWN, PLAIN, Session, choose_prompts
 from clover.options import ModelOptions
+from tests.packages import describe, install_drafts
+from tests.tiny import save_tiny_pair
 
 
 def test_the_embedded_pair_is_the_default() -> None:
@@ -22,22 +24,18 @@ def test_the_embedded_pair_is_the_default() -> None:
     assert [(one.name, one.system) for one in every.drafts] == [(name, name) for name in assets.DRAFTS]
 
 
-def test_the_drafts_of_smollm2_are_called_by_their_names(
-    tiny_pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+def test_all_drafts_of_a_package_are_called_by_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A tiny target that the package takes for SmolLM2; its draft counts as the package's own."""
-    options = ModelOptions(target=str(tiny_pair[0]))
+    target, draft = save_tiny_pair(tmp_path, context=2048)
+    describe(draft, target)
+    options = ModelOptions(target=str(target))
     with pytest.raises(UserError, match="a target was given but no draft"):
         Session.load(options)
-    monkeypatch.setattr(assets, "is_smollm2", lambda target: True)
-    monkeypatch.setattr(assets, "check_has_draft", lambda target: None)
-    monkeypatch.setattr(assets, "SMOLLM2_DRAFTS", {"smollm2/recall": tiny_pair[1]})
-    for drafts in ((None,), None):
+    install_drafts(tmp_path / "site", "tiny-drafts", "tiny", {"a": draft, "b": draft}, monkeypatch)
+    for drafts, names in (((None,), ["tiny/b"]), (None, ["tiny/a", "tiny/b"])):
         session = Session.load(options, drafts, max_new_tokens=4)
-        assert (session.draft.name, session.draft.place) == ("smollm2/recall", str(tiny_pair[1]))
-        assert all(
-            Path(prompt.where.partition(",")[0]).name == "mt_bench.jsonl" for prompt in session.prompts
-        )
+        assert [one.name for one in session.drafts] == names
 
 
 def test_requests_have_seeds_and_fill_batches(session: Session) -> None:

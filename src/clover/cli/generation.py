@@ -30,8 +30,8 @@ class DraftingOptions(options.ModelOptions):
     def load(self) -> Clover:
         """Load them; UserError as `clover.load`."""
         from clover import api
-        from clover.assets import NoDraftError
         from clover.measure.report.progress import Progress
+        from clover.packaged import NoDraftError
 
         try:
             with Progress() as progress:

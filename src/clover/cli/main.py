@@ -1,5 +1,6 @@
 """The frame of the command line: registers the commands and turns errors into one line and an exit code."""
 
+import logging
 import os
 import sys
 import warnings
@@ -36,6 +37,13 @@ class _Commands(typer.core.TyperGroup):
         if command is None and cmd_name in REMOVED:
             raise UserError(REMOVED[cmd_name])
         return command
+
+
+class _Notes(logging.Handler):
+    """Print what the log says, such as which draft was found, as lines on what is standard error then."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        print("clover:", self.format(record), file=sys.stderr)
 
 
 app = typer.Typer(
@@ -104,7 +112,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
     errors in the program itself always are. The arguments are this process's own when left out.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
-    message = None
+    message, notes = None, _Notes()
+    logger = logging.getLogger("clover")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(notes)
     try:
         _check_encoding(arguments)
         command = typer.main.get_command(app)
@@ -115,6 +126,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         message, code = _explain(error), USER_ERROR
         if message is None or os.environ.get("CLOVER_DEBUG") == "1":
             raise
+    finally:
+        logger.removeHandler(notes)
     if code == INTERRUPTED:
         message = "interrupted"
     if message is not None:

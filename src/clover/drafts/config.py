@@ -1,6 +1,8 @@
 """What every draft's configuration says, and how it is checked before anything is built from it."""
 
+import re
 from collections.abc import Mapping
+from enum import IntEnum
 from functools import lru_cache
 from inspect import get_annotations
 from typing import Annotated, Any, Literal
@@ -9,7 +11,7 @@ from pydantic import Field, create_model
 from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 
 from clover.errors import UserError
-from clover.target import TargetWeights
+from clover.target import TargetWeights, norms_fingerprint, tensors_fingerprint, tokens_fingerprint
 from clover.tree import CLOVER2_TREE, TreeShape
 from clover.validation import validated
 
@@ -35,6 +37,9 @@ class DraftConfig(PretrainedConfig):
             None.
         target_weights: a hash of the weights that it was trained for (`target.tensors_fingerprint`), if known.
         target_int8: whether the target ran with int8 weights where it was trained.
+        target_name: what the model is called that it was trained for; released drafts say it.
+        target_norms, target_tokens: hashes of that model's norms (`target.norms_fingerprint`) and of how it splits text
+            (`target.tokens_fingerprint`), by which its other quantizations and its fine-tunes are known.
         draft_vocab_size: how many of the target's tokens the draft proposes from, the most frequent ones; all if None.
     """
 
@@ -44,6 +49,9 @@ class DraftConfig(PretrainedConfig):
     tree: Paths | None = None
     target_weights: str | None = None
     target_int8: bool = False
+    target_name: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[\w .+-]*$")] | None = None
+    target_norms: str | None = None
+    target_tokens: str | None = None
     draft_vocab_size: int | None = None
 
     def __init_subclass__(cls, **kwargs: Any):
@@ -94,7 +102,7 @@ def check_draft_options(config_class: Any, options: Mapping[str, Any], source: s
 
 def check_names(config_class: Any, options: Mapping[str, Any]) -> None:
     """Raise UserError for an option that a draft system does not have."""
-    known = sorted(all_options(config_class, {}).keys() - {"target_config", "target_weights", "target_int8"})
+    known = sorted(name for name in all_options(config_class, {}) if not name.startswith("target_"))
     for name in options:
         if name not in known:
             raise UserError(f"{config_class.model_type} has no option {name!r}; it has {', '.join(known)}")
@@ -107,14 +115,53 @@ def all_options(config_class: Any, options: Mapping[str, Any]) -> dict[str, Any]
 
 def check_target(target_config: Mapping[str, Any], target: TargetWeights) -> None:
     """Raise UserError for the first field in which `target` is not the model of `DraftConfig.target_config`."""
+    if other := _other_field(target_config, target):
+        name, expected, found = other
+        raise UserError(
+            f"this draft does not fit the target: it was trained for {name} = {expected!r}, the target has "
+            f"{found!r}; give the draft's own target or train a draft for this one"
+        )
+
+
+class Fit(IntEnum):
+    """How near a target is to the model that a draft was trained for."""
+
+    NONE = 0
+    SHAPE = 1  # architecture, sizes and tokens agree, as those of a fine-tune do
+    MODEL = 2  # The name or the norms agree as well: another quantization, or a fine-tune that is hard to tell from it.
+    WEIGHTS = 3
+
+
+def fit_of(described: Mapping[str, Any], target: TargetWeights, named: str = "") -> Fit:
+    """Return how near a target, which its user calls `named`, is to the model of a draft's config.json."""
+    if _other_field(described.get("target_config") or {}, target):
+        return Fit.NONE
+    if described.get("target_weights") in {tensors_fingerprint(target)} - {None}:
+        return Fit.WEIGHTS
+    tokens = tokens_fingerprint(target.tokenizer)
+    if tokens is None or described.get("target_tokens") != tokens:
+        return Fit.NONE
+    same = described.get("target_norms") == norms_fingerprint(target) or _is_named(described, target, named)
+    return Fit.MODEL if same else Fit.SHAPE
+
+
+def _is_named(described: Mapping[str, Any], target: TargetWeights, named: str) -> bool:
+    """Return whether what the target is called has the name of the draft's model in it."""
+    names = [named, *(getattr(target.config, name, "") for name in ("_name_or_path", "_model_name_or_path"))]
+    known, *found = (
+        re.sub("[^a-z0-9]", "", str(one).lower()) for one in (described.get("target_name") or "", *names)
+    )
+    return bool(known) and any(known in one for one in found)
+
+
+def _other_field(target_config: Mapping[str, Any], target: TargetWeights) -> tuple[str, Any, Any] | None:
+    """Return the first field in which `target` is not the model described, as expected and as found; None if none."""
     for name in _TARGET_FIELDS:
-        stored = target.config.attribute_map.get(name, name)
-        expected, found = target_config.get(stored), getattr(target.config, name, None)
+        expected = target_config.get(target.config.attribute_map.get(name, name))
+        found = getattr(target.config, name, None)
         if expected != found or type(expected) is not type(found):
-            raise UserError(
-                f"this draft does not fit the target: it was trained for {name} = {expected!r}, the target has "
-                f"{found!r}; give the draft's own target or train a draft for this one"
-            )
+            return name, expected, found
+    return None
 
 
 @lru_cache(maxsize=32)

@@ -4,13 +4,14 @@ import os
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any, cast
 
 import torch
 from transformers import PretrainedConfig
 
 from clover.drafts.base import SYSTEMS, DraftModel
-from clover.drafts.config import check_draft_options, check_target
+from clover.drafts.config import Fit, check_draft_options, check_target, fit_of
 from clover.errors import UserError, one_line
 from clover.target import TargetWeights, tensors_fingerprint
 from clover.target.loading import FAILURES
@@ -55,9 +56,14 @@ def load_unbound(name_or_path: str | os.PathLike[str]) -> DraftModel:
     return _loaded(name, system, getattr(torch, described.get("dtype") or "float32"))
 
 
+def read_config(name_or_path: str | os.PathLike[str]) -> Mapping[str, Any]:
+    """Return the checked config.json of a draft; UserError as `system_of`."""
+    return _checked(os.fspath(name_or_path))[0]
+
+
 def system_of(name_or_path: str | os.PathLike[str]) -> str:
     """Return the name of the system of a draft; UserError if no draft is there, or its config.json is damaged."""
-    return str(_checked(os.fspath(name_or_path))[0]["model_type"])
+    return str(read_config(name_or_path)["model_type"])
 
 
 def find_system(name: str) -> type[DraftModel]:
@@ -98,8 +104,8 @@ def _bound(name: str, target: TargetWeights) -> DraftModel:
     known = described.get("target_weights")
     if known is not None and tensors_fingerprint(target) not in (None, known):
         warnings.warn(
-            f"the draft {name} was trained for a target with other weights; the text stays the target's, but fewer "
-            "tokens may be accepted",
+            f"the draft {name} was trained {_on_what(described, target)}; the text stays the target's, but fewer "
+            f"tokens may be accepted: clover evaluate --draft {quote(name)} --target DIR counts them",
             stacklevel=3,
         )
     trained = bool(described.get("target_int8"))
@@ -112,6 +118,16 @@ def _bound(name: str, target: TargetWeights) -> DraftModel:
         )
     draft = _loaded(name, system, target.dtype)
     return cast(Any, draft).to(target.device).eval().bind(target)
+
+
+def _on_what(described: Mapping[str, Any], target: TargetWeights) -> str:
+    """Say what a draft was trained on, where that is not this target."""
+    model = described.get("target_name")
+    if model is None:
+        return "for a target with other weights"
+    if fit_of(described, target) >= Fit.MODEL:
+        return f"on other weights of {model} than these, which are another quantization or a fine-tune"
+    return f"on {model}, not on this target"
 
 
 def _loaded(name: str, system: type[DraftModel], dtype: torch.dtype) -> DraftModel:
@@ -129,6 +145,7 @@ def _built(name: str, system: type[DraftModel], dtype: torch.dtype) -> DraftMode
     """Return the draft with the weights of its files, in one dtype."""
     config = cast(Any, system.config_class).from_pretrained(name)
     _ = config.tree_shape
+    _check_sizes(name, system, config)
     loaded: Any = system.from_pretrained(
         name, config=config, dtype=dtype, use_safetensors=True, output_loading_info=True
     )
@@ -138,3 +155,14 @@ def _built(name: str, system: type[DraftModel], dtype: torch.dtype) -> DraftMode
             first = sorted(map(str, report[kind]))[0]
             raise UserError(f"the draft {name} has {kind.replace('_', ' ')}: {first} …")
     return draft
+
+
+def _check_sizes(name: str, system: type[DraftModel], config: Any) -> None:
+    """Raise UserError for a directory whose config.json describes far more weights than its files can hold."""
+    held = sum(file.stat().st_size for file in Path(name).glob("*.safetensors"))
+    with torch.device("meta"):
+        described = sum(weight.numel() for weight in cast(Any, system)(config).parameters())
+    if Path(name).is_dir() and described > held:
+        raise UserError(
+            f"the draft {name} is damaged: config.json describes {described:,} weights, in files of {held:,} bytes"
+        )

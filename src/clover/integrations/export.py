@@ -8,13 +8,13 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from clover import assets
 from clover.drafts import DraftModel, check_usable, load_unbound
 from clover.drafts.layers import attention_heads, key_value_heads
 from clover.drafts.recall import RecallDraft
 from clover.errors import UserError
 from clover.files import check_output_directory, output_directory, write_json
 from clover.integrations.vllm.names import ARCHITECTURES
+from clover.packaged import draft_place
 from clover.target.decoder import DecoderStack
 from clover.target.source import is_gguf
 from clover.validation import read_json
@@ -35,7 +35,7 @@ def export(
     if target is not None:
         check_no_gguf(target)
     check_output_directory(output, overwrite)
-    loaded = load_unbound(assets.draft_place(draft))
+    loaded = load_unbound(draft_place(draft))
     _check(loaded, draft, drafted)
     with output_directory(output, overwrite) as folder:
         loaded.save_pretrained(folder)

@@ -23,7 +23,7 @@ from torch import Tensor
 from transformers.generation import GenerateDecoderOnlyOutput
 from transformers.generation.streamers import BaseStreamer
 
-from clover import assets
+from clover import packaged
 from clover.api import make_engine
 from clover.cpu import versions
 from clover.drafting import Tree, parse_tree
@@ -182,12 +182,12 @@ def _engine(model: hf.PreTrainedModel, asked: Speculative) -> Engine:
     if kept.target is None or kept.state != state:
         kept.target, kept.state, kept.engines = _wrapped(model), state, {}
     draft = asked.draft if asked.tree.needs_draft else None
-    if isinstance(draft, DraftModel):
-        _bind(draft, kept.target)
-    elif asked.tree.needs_draft:
-        draft = assets.draft_place(draft, kept.target)
     key, engines = (draft, asked.tree), kept.engines
     found = engines.pop(key, None)
+    if isinstance(draft, DraftModel):
+        _bind(draft, kept.target)
+    elif asked.tree.needs_draft and found is None:
+        draft = packaged.draft_place(draft, kept.target)
     while len(engines) >= _KEPT:
         del engines[next(iter(engines))]
     engines[key] = found or make_engine(kept.target, draft, asked.tree)

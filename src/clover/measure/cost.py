@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from clover import assets
+from clover import packaged
 from clover.drafting import StaticTree, own_shape, parse_tree
 from clover.drafts import DraftModel
 from clover.drafts.loading import find_system
@@ -166,7 +166,7 @@ def _new_draft(options: CostOptions, target: TargetWeights) -> DraftModel:
 
 def _training(options: CostOptions) -> TrainingCost | None:
     """Return the cost that the user states, or the recorded one; None where neither is known."""
-    cost = recorded_cost(assets.draft_place(options.draft)) if options.draft else None
+    cost = recorded_cost(packaged.draft_place(options.draft)) if options.draft else None
     cost = cost if options.minutes is None else TrainingCost(60 * options.minutes)
     if cost is None and options.price is not None:
         raise UserError("a price was given but not how long the training takes; give --minutes, too")

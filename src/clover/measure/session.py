@@ -6,14 +6,14 @@ spent on measuring.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from typing_extensions import Self
 
-from clover import assets
+from clover import assets, packaged
 from clover.api import make_engine
 from clover.data.tasks import Chosen, Task, TaskPrompt, choose_fitting, read_tasks
 from clover.drafting import Tree, parse_tree
@@ -81,10 +81,10 @@ class Session:
         tasks = read_tasks(files) if files else []  # This comes first, because loading a target may last.
         try:
             if options.target is not None and (drafts is None or None in drafts):
-                assets.check_has_draft(options.target)
+                packaged.check_has_draft(options.target)
             target = TargetModel.load(options.target or assets.TARGET, **options.loading)
-            loaded = _load_drafts(drafts, target, embedded=options.target is None)
-        except assets.NoDraftError as error:
+            loaded = _load_drafts(drafts, target, options.target)
+        except packaged.NoDraftError as error:
             raise UserError(
                 "a target was given but no draft, and a draft is what is measured here; give its draft, or train one "
                 "(clover train)"
@@ -131,16 +131,15 @@ class Session:
 
 
 def _load_drafts(
-    drafts: Sequence[str | None] | None, target: TargetModel, embedded: bool
+    drafts: Sequence[str | None] | None, target: TargetModel, named: str | None
 ) -> tuple[LoadedDraft, ...]:
-    if drafts is None:
-        places: Mapping[str, Path] = assets.DRAFTS if embedded else assets.drafts_of(target)
-        named = {name: str(place) for name, place in places.items()}
-        return tuple(LoadedDraft(name, place, load_usable(place, target)) for name, place in named.items())
+    given = None if named is None else target
+    if drafts is None and named is not None:
+        drafts = [one.name for one in packaged.drafts_of(target, named)]
     found = []
-    for name in drafts:
-        place = assets.draft_place(name, None if embedded else target)
-        found.append(LoadedDraft(assets.draft_name(name, place), place, load_usable(place, target)))
+    for name in assets.DRAFTS if drafts is None else drafts:
+        place = packaged.draft_place(name, given, named or "")
+        found.append(LoadedDraft(packaged.draft_name(name, place), place, load_usable(place, target)))
     return tuple(found)
 
 
@@ -165,6 +164,6 @@ def _choose(tasks: Sequence[Task], target: TargetModel, new_tokens: int, limit: 
 
 
 def _default_tasks(target: TargetModel, group: str) -> list[Task]:
-    if assets.is_smollm2(target):
+    if packaged.is_smollm2(target):
         return read_tasks([assets.MT_BENCH])
     return [task for task in read_tasks([assets.HELD_OUT_PROMPTS]) if task.group == group]

@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from clover import assets
+from clover import packaged
 from clover.drafting import PLAIN_DRAFTER, StaticDrafter, known_tokens, own_shape
 from clover.drafting.tuning import (
     FILE_NAME,
@@ -126,7 +126,7 @@ def _check(options: TuneOptions) -> Path | None:
     if options.output is not None:
         return _writable(options.output)
     depends_on_target = options.target is not None and options.draft is None
-    return None if depends_on_target else _file_of(assets.draft_place(options.draft))
+    return None if depends_on_target else _file_of(packaged.draft_place(options.draft))
 
 
 def _file_of(place: str) -> Path:

@@ -1,7 +1,8 @@
 """The target model: the only package that touches the inside of transformers' models."""
 
-from clover.target.fingerprint import signs_fingerprint as signs_fingerprint
+from clover.target.fingerprint import norms_fingerprint as norms_fingerprint
 from clover.target.fingerprint import tensors_fingerprint as tensors_fingerprint
+from clover.target.fingerprint import tokens_fingerprint as tokens_fingerprint
 from clover.target.fingerprint import weights_fingerprint as weights_fingerprint
 from clover.target.model import TargetModel as TargetModel
 from clover.target.protocol import HIDDEN_STATES as HIDDEN_STATES

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,6 +14,10 @@ from clover.cpu import plain_parts
 from clover.target.protocol import TargetWeights
 
 _SAMPLED = 4096  # weights of each tensor, at most twice as many
+_TEXT = (
+    "Fünf naïve “quotes”: 12345 + 0x1F\n\n\tdef f(x_1):\n        return {'a': [1.5e-3]}"
+    "  # 你好 Привет 🙂\r\n   end \n"
+)
 
 
 def weights_fingerprint(target: TargetWeights) -> str:
@@ -35,19 +40,36 @@ def tensors_fingerprint(target: TargetWeights) -> str | None:
     return None if target.dtype == torch.float16 else _hash(target, _as_bfloat16)
 
 
-def signs_fingerprint(target: TargetWeights) -> str:
-    """Return a hash of the signs of these weights, which is the same in every dtype."""
-    return _hash(target, torch.signbit)
+def norms_fingerprint(target: TargetWeights) -> str:
+    """Return a hash of the norms and biases, which most quantizations leave as they are.
+
+    It is the same in every dtype for weights that were published in bfloat16, as most are.
+    """
+    return _hash(
+        target, lambda weights: _as_bfloat16(_as_bfloat16(weights).to(torch.float16)), vectors_only=True
+    )
+
+
+def tokens_fingerprint(tokenizer: Any) -> str | None:
+    """Return a hash of the tokens of a text with words, numbers, code and other scripts; None without a tokenizer."""
+    if tokenizer is None:
+        return None
+    tokens = tokenizer(_TEXT, add_special_tokens=False, verbose=False)["input_ids"]
+    return hashlib.blake2b(json.dumps(list(tokens)).encode(), digest_size=16).hexdigest()
 
 
 def _as_bfloat16(weights: Tensor) -> Tensor:
     return weights.to(torch.bfloat16)
 
 
-def _hash(target: TargetWeights, view: Callable[[Tensor], Tensor], before: str = "") -> str:
+def _hash(
+    target: TargetWeights, view: Callable[[Tensor], Tensor], before: str = "", vectors_only: bool = False
+) -> str:
     """Return a hash of `before`, and of names, shapes and some weights of each tensor, as `view` converts them."""
     content = hashlib.blake2b(before.encode(), digest_size=16)
     for name, tensor in target.state_dict().items():
+        if vectors_only and tensor.dim() != 1:
+            continue
         for part in plain_parts(tensor):
             some = view(part.flatten()[:: max(1, part.numel() // _SAMPLED)].cpu())
             content.update(f"{name} {tuple(part.shape)}".encode())

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from clover.assets import draft_place
 from clover.drafts import DraftModel, load_usable
 from clover.drafts.config import check_draft_options, check_names
 from clover.drafts.loading import find_system, system_of
 from clover.drafts.vocabulary import check_size, default_size
 from clover.errors import UserError
+from clover.packaged import draft_place
 from clover.target import TargetWeights
 from clover.train.config import TrainConfig
 

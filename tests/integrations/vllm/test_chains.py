@@ -8,6 +8,7 @@ import torch
 from clover import assets
 from clover.drafts import load_draft
 from clover.integrations.export import export
+from clover.packaged import drafts_of
 from clover.target import TargetModel
 from tests.integrations.vllm.engine import BLOCK, SYSTEMS, Chain, Served, own_chains, serve
 
@@ -114,8 +115,8 @@ def test_smollm2(tmp_path):
     prompts = [target.tokenizer.encode(text) for text in texts]
     settings = {"model": str(tmp_path / "target"), "skip_tokenizer_init": True, "block_size": None}
     plain = serve(prompts, **settings)
-    for name, folder in assets.SMOLLM2_DRAFTS.items():
-        export("vllm", name, tmp_path / name)
-        served = serve(prompts, tmp_path / name, **settings)
+    for draft in drafts_of(target):  # as they are found, also where they are in packages of their own
+        export("vllm", draft.name, tmp_path / draft.name)
+        served = serve(prompts, tmp_path / draft.name, **settings)
         assert served.rounds == plain.rounds
-        assert_chains_are_own(served.chains, target, load_draft(folder, target))
+        assert_chains_are_own(served.chains, target, load_draft(draft.place, target))
