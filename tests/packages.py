@@ -9,13 +9,20 @@ from typing import Any
 
 import pytest
 
+from clover import packaged
 from clover.target import TargetModel, norms_fingerprint, tensors_fingerprint, tokens_fingerprint
+
+GROUP = "clover.drafts.of_tests"
 
 
 def install_drafts(
     site: Path, package: str, entry: str, drafts: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """Install copies of drafts by name as a package; returns the folder of its module, whose code must not run."""
+    """Install copies of drafts by name as a package; returns the folder of its module, whose code must not run.
+
+    What is really installed is not seen from then on.
+    """
+    monkeypatch.setattr(packaged, "GROUP", GROUP)
     module = package.replace("-", "_")
     folder, described = site / module, site / f"{module}-1.2.dist-info"
     for name, place in drafts.items():
@@ -23,7 +30,7 @@ def install_drafts(
     (folder / "__init__.py").write_text("raise AssertionError('a package of drafts was imported')")
     described.mkdir()
     (described / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
-    (described / "entry_points.txt").write_text(f"[clover.drafts]\n{entry} = {module}\n")
+    (described / "entry_points.txt").write_text(f"[{GROUP}]\n{entry} = {module}\n")
     monkeypatch.syspath_prepend(site)
     return folder
 

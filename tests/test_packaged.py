@@ -17,7 +17,7 @@ from clover.measure.session import Session
 from clover.options import ModelOptions
 from clover.packaged import NoDraftError, draft_name, draft_place, packaged_drafts
 from clover.target import TargetModel, source
-from tests.packages import describe, install_drafts
+from tests.packages import GROUP, describe, install_drafts
 from tests.tiny import save_tiny_pair
 
 PACKAGE = "clover-drafts-tiny"
@@ -127,7 +127,7 @@ def test_the_nearest_is_taken_and_as_near_ones_are_told(
     assert (
         "a/recall of a-tiny 1.2" in said and said.count("as near are tiny/recall of clover-drafts-tiny") == 1
     )
-    (tmp_path / "more/a_tiny-1.2.dist-info/entry_points.txt").write_text("[clover.drafts]\ntiny = a_tiny\n")
+    (tmp_path / "more/a_tiny-1.2.dist-info/entry_points.txt").write_text(f"[{GROUP}]\ntiny = a_tiny\n")
     with pytest.raises(UserError, match=r"several packages have a draft tiny/recall \(a-tiny 1.2, clover-"):
         draft_place("tiny/recall")
 
@@ -143,9 +143,7 @@ def test_a_damaged_package_is_told_and_passed_over(
         names = [one.name for one in packaged_drafts()]
     assert len(told) == 2 and names == ["smollm2/clover2-one-layer", "smollm2/recall", "b/z", "tiny/recall"]
     for value in ("os.path", "no_such_module_1", "a b"):
-        (tmp_path / "more/broken-1.2.dist-info/entry_points.txt").write_text(
-            f"[clover.drafts]\nb = {value}\n"
-        )
+        (tmp_path / "more/broken-1.2.dist-info/entry_points.txt").write_text(f"[{GROUP}]\nb = {value}\n")
         assert [one.name for one in packaged_drafts()] == [names[0], names[1], "tiny/recall"]
 
 

@@ -143,20 +143,20 @@ BUDGET = {
     "__init__": (25, 1, 0),
     "__main__": (6, 1, 0),
     "api": (
-        395,
+        400,
         1,
         6,
-    ),  # conversations, grammars, chat_template_kwargs; errors keep other texts; unknown marks warn
+    ),  # answers again, plainly; conversations, grammars, chat_template_kwargs; errors keep other texts; unknown marks warn
     "assets": (20, 1, 0),
     "audit": (1115, 9, 23),  # a budget of time; the perplexity of int8 weights; equal texts of exact targets
     # keys and values as whole numbers
     "cache": (715, 4, 12),  # rows that are cleared of NaN; uneven rows written where their texts end
     "chat": (840, 16, 18),  # formats one file each; calls that are forced, as elements, too
     "cli": (
-        1350,
+        1365,
         14,
-        34,
-    ),  # the weight cache, features and fits of drafts, grammar, tools and budgets of time as options
+        35,
+    ),  # notes of the log, chats beside plain decoding, the weight cache, features, grammar, tools, budgets of time
     # attention of whole numbers, functions that are alike everywhere
     # int8 targets: products of several heads, and of parts; how loud outliers may be; kept weights
     "cpu": (1635, 11, 48),
@@ -177,7 +177,7 @@ BUDGET = {
     "integrations": (1318, 10, 23),  # refuses models that prepare their inputs otherwise
     "measure": (4765, 33, 145),  # texts of exact targets; the tests of draws, which the audit had
     "metrics": (90, 1, 1),
-    "options": (300, 1, 9),  # --threads, --grammar
+    "options": (304, 1, 9),  # --threads, --grammar, --compare
     "packaged": (
         165,
         1,

@@ -361,6 +361,7 @@ class Conversation:
         self.model, self.tools, self.options = model, tools, options
         self.messages: list[Message] = []
         self.last: Generation | None = None
+        self._asked: Request | None = None
         self._store = PrefixStore(most_texts=1, fewest=1)
 
     def say(self, text: str) -> Iterator[str]:
@@ -375,7 +376,7 @@ class Conversation:
         """Add messages, a question or the results of calls, and yield the parts of the answer, as `say` does."""
         messages, turn = [*self.messages, *said], sum(one["role"] == "assistant" for one in self.messages)
         request = self.model.request(messages, sequence=turn, tools=self.tools, **self.options)
-        request = replace(request, keep=True)
+        self._asked = request = replace(request, keep=True)
         reply = self.model.new_reply(messages, request.prompt, self.tools)
         answer: Delta | None = None
         try:
@@ -389,3 +390,11 @@ class Conversation:
         finally:
             if answer is not None:
                 self.messages = [*messages, answer.message(len(messages))]
+
+    def again_plainly(self) -> Generation:
+        """Write the last answer again without drafting, to see how long that takes; nothing of it is kept."""
+        assert self._asked is not None, "there is no answer"
+        plain = replace(self._asked, plain=True, keep=False)
+        *_, end = self.model.engine.run([plain], store=self._store)
+        assert end.generation is not None
+        return end.generation

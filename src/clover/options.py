@@ -122,6 +122,10 @@ BatchSizes = Annotated[
 ]
 BatchSize = Annotated[int, option("Prompts that run together; less takes less memory.", min=1)]
 MaxNewTokens = Annotated[int, _decoding("Most tokens to generate per prompt.", min=1)]
+Compare = Annotated[
+    bool,
+    option("Then write each text again without drafting, and show how much slower that is.", "--compare"),
+]
 Stop = Annotated[
     list[str] | None, _decoding("Stop before this text; may be given several times.", metavar="TEXT")
 ]

@@ -17,10 +17,10 @@ from tests.scripted import HARMONY, QWEN, scripted
 def chat(run_clover: Callable, tiny_target: Path, monkeypatch: pytest.MonkeyPatch) -> Callable:
     """Return a function that runs ``clover chat`` with the lines a user types."""
 
-    def call(*lines: str, target: Path = tiny_target, new_tokens: int = 8) -> tuple[int, str, str]:
+    def call(*lines: str, target: Path = tiny_target, new_tokens: int = 8, more: tuple[str, ...] = ()) -> Any:
         monkeypatch.setattr("sys.stdin", io.StringIO("".join(line + "\n" for line in lines)))
         flags = ["--max-new-tokens", new_tokens, "--temperature", 0]
-        return run_clover("chat", "--tree", "plain", "--target", target, *flags)
+        return run_clover("chat", "--tree", "plain", "--target", target, *flags, *more)
 
     return call
 
@@ -34,6 +34,15 @@ def test_turns_build_on_each_other(chat: Callable, tiny_target: Path) -> None:
     code, out, err = chat("hello", "  again  ")
     assert (code, out.split("\n")[:-1]) == (0, "\n".join(say(tiny_target, "hello", "again")).split("\n"))
     assert err.count("tokens/s") == 2
+
+
+def test_each_answer_is_compared_with_plain_decoding_and_stays_the_same(
+    chat: Callable, tiny_target: Path
+) -> None:
+    compared = ("--compare", "--tree", "lookup:4")
+    code, out, err = chat("hello", "again", more=compared)
+    assert (code, out) == (0, "\n".join(say(tiny_target, "hello", "again")) + "\n")
+    assert err.count("without drafting:") == err.count("times as fast") == 2
 
 
 def test_new_starts_over(chat: Callable, tiny_target: Path) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from clover.cli.generation import GenerationOptions, describe_generation
+from clover.cli.generation import GenerationOptions, describe_gain, describe_generation
 from clover.errors import UserError
-from clover.options import USER_ERROR, MaxNewTokens, Temperature, option, takes_options
+from clover.options import USER_ERROR, Compare, MaxNewTokens, Temperature, option, takes_options
 
 if TYPE_CHECKING:
     from clover.api import Conversation
@@ -25,6 +25,7 @@ class ChatOptions(GenerationOptions):
 
     max_new_tokens: MaxNewTokens = 1024
     temperature: Temperature = 0.7
+    compare: Compare = False
     tools: Annotated[
         Path | None,
         option(
@@ -48,7 +49,7 @@ def chat(options: ChatOptions) -> None:
         if text == "/new":
             conversation = model.chat(tools, **request)
         elif text:
-            answered.append(_answer(conversation, text))
+            answered.append(_answer(conversation, text, options.compare))
     if answered and not any(answered):
         raise typer.Exit(USER_ERROR)
 
@@ -101,8 +102,8 @@ def _read_turn(calls: list[dict[str, Any]]) -> str | None:
     return None if text == "/exit" else text
 
 
-def _answer(conversation: "Conversation", text: str) -> bool:
-    """Print the answer as it is written, or one line about why there is none."""
+def _answer(conversation: "Conversation", text: str, compare: bool) -> bool:
+    """Print the answer as it is written, or one line about why there is none; then what drafting gained, if wanted."""
     calls = _calls(conversation)
     said: dict[str, Any] = {"role": "user", "content": text}
     if calls:
@@ -120,7 +121,18 @@ def _answer(conversation: "Conversation", text: str) -> bool:
     else:
         if conversation.last is not None:
             print(describe_generation(conversation.last), file=sys.stderr)
+            if compare:
+                _print_gain(conversation)
     return True
+
+
+def _print_gain(conversation: "Conversation") -> None:
+    """Write the answer again without drafting and say what that took; Ctrl-C leaves it out."""
+    assert conversation.last is not None
+    try:
+        print(describe_gain(conversation.last, conversation.again_plainly()), file=sys.stderr)
+    except (KeyboardInterrupt, UserError):
+        print("not compared", file=sys.stderr)
 
 
 def _print_parts(parts: "Iterator[Delta]") -> None:

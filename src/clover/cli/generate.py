@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from clover.cli.generation import GenerationOptions, describe_generation, tokens_per_second
+from clover.cli.generation import GenerationOptions, describe_gain, describe_generation
 from clover.errors import UserError
-from clover.options import BatchSize, argument, option, takes_options
+from clover.options import BatchSize, Compare, argument, option, takes_options
 
 if TYPE_CHECKING:
     from clover.api import Clover
-    from clover.engine import Generation, Request
+    from clover.engine import Generation
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,7 @@ class GenerateOptions(GenerationOptions):
     prompt_file: Annotated[Path | None, option("One more prompt: the text of this file.")] = None
     as_json: Annotated[bool, option("Print one JSON object per prompt.", "--json")] = False
     batch_size: BatchSize = 8
-    compare: Annotated[
-        bool, option("Then write the text without drafting, and show how much slower that is.")
-    ] = False
+    compare: Compare = False
 
 
 @takes_options
@@ -77,15 +75,8 @@ def _print_live(model: "Clover", prompt: str, options: dict[str, Any], compare: 
                     "this is a chat model, and the prompt no turn of a chat: try clover chat", file=sys.stderr
                 )
             if compare:
-                _print_without(model, replace(request, plain=True), event.generation)
-
-
-def _print_without(model: "Clover", request: "Request", drafted: "Generation") -> None:
-    """Decode a request that drafts nothing, and print its speed and how much faster the other text was."""
-    (plain,) = [event.generation for event in model.engine.run([request]) if event.generation is not None]
-    speed = tokens_per_second(plain)
-    line = f"without drafting: {speed:.1f} tokens/s; with it {tokens_per_second(drafted) / speed:.2f} times as fast"
-    print(line, file=sys.stderr)
+                *_, end = model.engine.run([replace(request, plain=True)])
+                print(describe_gain(event.generation, end.generation), file=sys.stderr)
 
 
 def _print_batch(prompts: Sequence[str], generations: "Sequence[Generation]", as_json: bool) -> None:

@@ -83,6 +83,13 @@ def describe_generation(generation: Generation) -> str:
     return " · ".join([*parts, *filter(None, [_ENDINGS.get(generation.finish_reason)])])
 
 
+def describe_gain(drafted: Generation, plain: Generation | None) -> str:
+    """Say how fast a text was written without drafting, and how much faster it was with it."""
+    assert plain is not None
+    speed = tokens_per_second(plain)
+    return f"without drafting: {speed:.1f} tokens/s; with it {tokens_per_second(drafted) / speed:.2f} times as fast"
+
+
 def tokens_per_second(generation: Generation) -> float:
     """Return the speed of one text, its prompt included."""
     return len(generation.tokens) / max(generation.seconds, 1e-9)
