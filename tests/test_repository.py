@@ -146,7 +146,7 @@ BUDGET = {
         400,
         1,
         6,
-    ),  # answers again, plainly; conversations, grammars, chat_template_kwargs; errors keep other texts; unknown marks warn
+    ),  # plain answers; conversations, grammars, chat_template_kwargs; errors keep other texts; unknown marks warn
     "assets": (20, 1, 0),
     "audit": (1115, 9, 23),  # a budget of time; the perplexity of int8 weights; equal texts of exact targets
     # keys and values as whole numbers
