@@ -148,7 +148,7 @@ BUDGET = {
         6,
     ),  # plain answers; conversations, grammars, chat_template_kwargs; errors keep other texts; unknown marks warn
     "assets": (20, 1, 0),
-    "audit": (1115, 9, 23),  # a budget of time; the perplexity of int8 weights; equal texts of exact targets
+    "audit": (1232, 9, 23),  # time that is kept to a step, and names of what it left out; int8 weights; exact targets
     # keys and values as whole numbers
     "cache": (715, 4, 12),  # rows that are cleared of NaN; uneven rows written where their texts end
     "chat": (840, 16, 18),  # formats one file each; calls that are forced, as elements, too
@@ -168,14 +168,16 @@ BUDGET = {
     "drafting": (1695, 16, 49),  # drafting under grammars; an example of a level, and what a policy may know
     # starting values whatever the default dtype is, and what they are; how near a target is to a draft's own; files
     # that hold less than they describe
-    "drafts": (2383, 17, 76),
+    # a choice of the mixture without rows of the whole vocabulary, which took minutes
+    "drafts": (2400, 17, 77),
     # counts finite logits, which `verify` did
     "engine": (1934, 19, 36),  # texts that cannot go on: again plainly, their last text; stop strings
     "errors": (76, 1, 5),  # the one table of all that was removed; an error that holds results
     "grammar": (200, 1, 3),  # states of texts, which drafting shares
     "files": (289, 1, 16),
     "integrations": (1318, 10, 23),  # refuses models that prepare their inputs otherwise
-    "measure": (4765, 33, 145),  # texts of exact targets; the tests of draws, which the audit had
+    # time that is kept to a step, with names of what it left out
+    "measure": (4850, 33, 146),  # texts of exact targets; the tests of draws, which the audit had
     "metrics": (90, 1, 1),
     "options": (304, 1, 9),  # --threads, --grammar, --compare
     "packaged": (
@@ -199,7 +201,7 @@ BUDGET = {
         72,
     ),  # an index of weights is read at one place; int8 weights and calibrations are kept; hashes of norms and tokens
     "templates": (525, 5, 17),  # what a template reads is tried out, and what it would drop is an error
-    "train": (2042, 14, 54),  # measures held-out texts again when the vocabulary was cut
+    "train": (2050, 14, 54),  # measures held-out texts again when the vocabulary was cut
     "tree": (279, 4, 3),  # roots left alone
     "validation": (163, 1, 9),
     "verify": (110, 1, 3),

@@ -103,3 +103,52 @@ def test_a_token_that_the_model_chooses_in_another_shape_is_a_near_tie(
     result = Judge(ModelSource(target), rounding).compare("another", [(case, text, changed)])
     (mismatch,) = result.mismatches
     assert not mismatch.defect and mismatch.gap is not None and 0 <= mismatch.gap < SAFETY * rounding.pair
+
+
+def test_a_text_that_was_cut_is_compared_as_far_as_it_goes() -> None:
+    target = weak_attention()
+    plain, source = ModelSource(target), EngineSource(Engine(target))
+    cases = [Case(number, prompt, 12) for number, prompt in enumerate(prompts_of(target), start=1)]
+    whole, looks = plain.write(cases, 1), iter([False] * 7 + [True])
+    texts = source.write(cases, 2, lambda: next(looks))
+    assert [len(text.tokens) for text in texts] == [4, 4, 0, 0, 0] and all(text.cut for text in texts)
+    rows = [row for row in zip(cases, whole, texts, strict=True) if row[2].tokens]
+    judge = Judge(plain, measure_rounding(plain, dict(zip(cases, whole, strict=True)), 4, 0.0))
+    found = judge.compare("cut", rows)
+    assert (found.cut, found.tokens, found.defects) == (True, 8, 0)
+    wrong = replace(texts[1], tokens=(*texts[1].tokens[:3], (texts[1].tokens[3] + 1) % target.vocab_size))
+    found = judge.compare("wrong", [rows[0], (cases[1], whole[1], wrong)])
+    assert [(one.prompt, one.position, one.defect) for one in found.mismatches] == [(2, 4, True)]
+
+
+def test_without_time_no_text_goes_on_after_a_near_tie() -> None:
+    """Tokens that are not compared are not counted."""
+    target = weak_attention()
+    plain, case = ModelSource(target), Case(1, prompts_of(target)[0], 12)
+    (text,) = plain.write([case], 1)
+    other = replace(
+        text, tokens=(*text.tokens[:5], (text.tokens[5] + 1) % target.vocab_size, *text.tokens[6:])
+    )
+    loose = Rounding(typical=1e9, pair=1e9, changed=1.0)  # everything is a near-tie
+    for enough, tokens in ((lambda: False, 12), (lambda: True, 7)):
+        found = Judge(plain, loose, enough).compare("", [(case, text, other)])
+        assert (found.cut, found.tokens, found.mismatches[0].defect) == (tokens < 12, tokens, False)
+
+
+def test_the_model_ends_amid_a_text_and_begins_no_other() -> None:
+    target = weak_attention()
+    cases, looks = (
+        [Case(number, prompt, 12) for number, prompt in enumerate(prompts_of(target), start=1)],
+        iter([False] * 2 + [True] * 9),
+    )
+    texts = ModelSource(target).write(cases, 1, lambda: next(looks))
+    assert [(len(text.tokens), text.cut) for text in texts] == [(3, True), *[(0, True)] * 4]
+
+
+def test_draws_that_the_time_cuts_count_nothing() -> None:
+    target = weak_attention()
+    plain, source = ModelSource(target, draws=20), EngineSource(Engine(target))
+    cases = [Case(number, prompt, 12) for number, prompt in enumerate(prompts_of(target), start=1)]
+    assert plain.test_draws("x", source.write, cases, 0.8, 0.0, lambda: True) == ({}, [])
+    p_values, _ = plain.test_draws("x", source.write, cases, 0.8, 0.0)
+    assert len(p_values) == 2 and min(p_values.values()) > 1e-4

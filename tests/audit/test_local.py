@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -38,10 +39,29 @@ def test_little_time_is_enough_for_some_texts_and_one_comparison(target: TargetM
     audit = audit_of(target, ("chain:4", "clover2"), (1, 3))
     found = audit.run(budget=Budget(0.0))
     assert (len(found.methods), found.defects, found.methods[0].tokens > 0) == (1, 0, True)
-    assert audit.ended.startswith("after 1 of ") and audit.ended.endswith("by --max-minutes 0")
+    assert audit.ended == "after 2 of 10 texts (2 cut short), 1 of 12 comparisons, by --max-minutes 0"
+    assert len(audit.missing) >= 11 and "clover2, batch 3, mixed, T = 0.8" in audit.missing
     audit = audit_of(target, ("chain:4",), (1,))
     audit.run(budget=Budget(60.0))
-    assert audit.ended == ""
+    assert (audit.ended, audit.missing) == ("", [])
+
+
+def ticking(minutes: float) -> Budget:
+    """Return a budget whose clock each look at it moves on by a tenth of a second."""
+    ticks = count(0, 1)
+    return Budget(minutes, lambda: next(ticks) / 10)
+
+
+@pytest.mark.parametrize("minutes", [0.05, 0.2, 0.5, 1.0])
+def test_an_audit_ends_a_unit_after_its_time(target: TargetModel, minutes: float) -> None:
+    """Each step and each token is a look at the clock; what was cut is compared as far as it goes, and named."""
+    audit, budget = audit_of(target, ("chain:4", "drawn:clover2"), (1, 3), draws=40), ticking(minutes)
+    found = audit.run(budget=budget)
+    assert budget.used < 60 * minutes + 2.5  # eight probes of the rounding, and a look or two per part
+    assert found.defects == 0 and audit.ended and audit.missing
+    reached = {one.name for one in found.methods if not one.cut}
+    assert not reached & {*audit.missing} and len(found.methods) + len(audit.missing) >= 12
+    assert all(one.cut == (f"the rest of {one.name}" in audit.missing) for one in found.methods)
 
 
 def test_an_interrupt_keeps_what_was_compared(target: TargetModel) -> None:

@@ -16,6 +16,7 @@ import pytest
 
 import clover
 from clover.audit.server import Endpoint
+from clover.audit.texts import Case
 from clover.serve.options import ServerOptions
 from tests.serve.live import serving
 from tests.tiny import save_tiny_pair
@@ -287,3 +288,12 @@ def test_the_projects_own_server_is_clean(run_clover: Callable, prompts: Path, t
     with serving(clover.load(target, draft, tree="clover2")) as server:
         code, found, said = audit(run_clover, prompts, server.url, "--batch-size", 2)
     assert (code, found["verdict"], found["defects"]) == (0, "clean", 0), said
+
+
+def test_once_the_time_is_over_no_more_requests_are_sent() -> None:
+    asked = list[str]()
+    with fake(change=lambda body, tokens: asked.append(body["prompt"]) or tokens) as url:
+        cases = [Case(number, f"text {number}", 3) for number in range(1, 5)]
+        texts = Endpoint(url, model="fake", speculation=True).write(cases, 1, lambda: len(asked) > 1)
+    assert [len(text.tokens) for text in texts] == [3, 3, 0, 0] and asked == ["text 1", "text 2"]
+    assert [text.cut for text in texts] == [False, False, True, True]

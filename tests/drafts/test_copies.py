@@ -17,6 +17,7 @@ from clover.drafts.copies import (
     CopySource,
     CopyWeights,
     Guesses,
+    choose_mixed,
     copied,
     copied_in,
     extended,
@@ -105,6 +106,17 @@ def test_the_mixture_is_a_distribution_over_all_tokens() -> None:
     )  # which the draft cannot say
     torch.testing.assert_close(probs[2], own[2])
     assert not probs[0, [0, 3, 4, 7]].any()
+
+
+@pytest.mark.parametrize("known", [None, torch.tensor([1, 2, 5, 6])])
+def test_the_choice_of_the_mixture_needs_no_whole_rows(known: Tensor | None) -> None:
+    torch.manual_seed(0)
+    logits = 3 * torch.randn(50, 6, 8 if known is None else 4)
+    of = Copied(torch.randint(8, (50, 6)), torch.randint(LONGEST + 1, (50, 6)))
+    given = of, CopyWeights.of(SHARES, logits.device), known, 8
+    chosen = choose_mixed(logits, *given)
+    assert torch.equal(chosen, mix_copies(logits, *given).argmax(-1))
+    assert 0 < int((chosen == of.tokens).sum()) < chosen.numel()
 
 
 def guesses(shares: list[float], count: int = 40_000) -> Guesses:

@@ -107,5 +107,7 @@ def test_the_smallest_batch_is_measured_first_and_said_at_once(tmp_path: Path) -
     files: dict[str, Any] = {"prompts": (str(tmp_path / "prompts.txt"),), "max_new_tokens": 8}
     run_cost(CostOptions(batch_sizes=(4, 1), max_minutes=0.0, **given, **files), shown, told)
     report, lines = shown.file.getvalue(), told.file.getvalue()  # type: ignore[attr-defined]
-    assert "batch size 4, by --max-minutes 0" in report and "clover2" in report and "static" not in report
+    words = " ".join(report.replace("│", " ").split())
+    assert re.search("at batch size 1 (chain:1|clover2); batch size 4; by --max-minutes 0", words)
+    assert "chain:1" in report and "clover2" in report and "static" not in report
     assert re.search(r"batch 1: a plain step takes [0-9.]+ ± [0-9.]+ ms; ", lines)

@@ -202,3 +202,13 @@ def test_shares_have_errors_over_texts() -> None:
     assert json["positions"] == [3, 0] and json["top"] == list(TOP) and json["texts"] == 3
     assert json["forced"][0] == pytest.approx([1 / 3] * 3 + [2 / 3] * 2)
     assert found.shares(found.forced)[1][0].value == 0.0  # of nothing
+
+
+def test_ranks_stop_at_the_position_where_it_is_enough() -> None:
+    target, text = TargetModel(tiny_model("llama")), (4, 5, 6, 7, 8, 9)
+    draft = MedusaDraft.from_target(target, num_heads=2).eval()
+    some = [Request((3, 9), 6), Request((3, 9, 2, 1), 6)]
+    whole, asked = rank_texts(target, draft, some, [text] * 2), iter([False, False, True])
+    part = rank_texts(target, draft, some, [text] * 2, enough=lambda: next(asked))
+    assert [len(paths) for paths in part] == [3, 1]
+    assert part == [paths[: len(own)] for paths, own in zip(whole, part, strict=True)]

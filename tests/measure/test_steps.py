@@ -63,3 +63,26 @@ def test_the_time_is_kept_and_progress_moves_with_it() -> None:
                 break
     assert begun == [1, 4] and now[0] <= 90.0
     assert shares == sorted(shares) and len(set(shares)) == len(shares)  # it moved with every step
+
+
+def test_without_time_the_first_drafter_and_one_more_are_timed() -> None:
+    target = TargetModel(tiny_model("llama"))
+    draft = MedusaDraft.from_target(target, num_heads=2).eval()
+    drafters = {f"chain:{n}": StaticDrafter(draft, TreeShape.chain(n)) for n in (1, 2)}
+    batch = [Request((3, 4, 5), 10)]
+    for seed in range(4):
+        costs = time_in_turn(
+            target, draft, {"plain": PLAIN_DRAFTER, **drafters}, [batch], lambda _: True, seed
+        ).costs
+        assert len(costs) == 2 and "plain" in costs
+
+
+def test_once_all_time_is_over_any_number_of_steps_is_enough() -> None:
+    now, progress = [0.0], Progress()
+    budget = Budget(1.0, lambda: now[0])
+    progress.begin(1)
+    ((_, enough),) = share_time((1,), budget, 80, 8, progress)
+    now[0] = 59.0
+    assert not enough(0) and not enough(7)
+    now[0] = 60.0
+    assert enough(0)

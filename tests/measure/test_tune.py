@@ -2,8 +2,9 @@
 
 import io
 import json
-from collections.abc import Sequence
+import re
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,10 @@ from rich.console import Console
 from clover.drafting import parse_tree
 from clover.drafting.tuning import Tuning, architecture_name, read_tuning
 from clover.drafts import load_draft
-from clover.engine import Engine, Request
 from clover.errors import UserError
+from clover.measure.budget import Budget
 from clover.measure.options import TuneOptions
 from clover.measure.session import PLAIN
-from clover.measure.timing import Run, time_decoding
 from clover.measure.tune import run_tune
 from clover.target import TargetModel
 from tests.tiny import save_tiny_pair
@@ -86,17 +86,58 @@ def test_a_tuning_from_prompts_to_file(tuned: Tuned) -> None:
     assert "plain decoding" in tuned.out
 
 
-def test_when_the_time_is_over_the_first_batch_size_is_saved(options: TuneOptions, tmp_path: Path) -> None:
-    (tmp_path / "more.txt").write_text("the quick fox\njumps over\na lazy dog\nand then\nit ran\n")
-    files = (str(tmp_path / "more.txt"),)
-    tuning, out = tune(replace(options, files=files, max_minutes=0.0, max_new_tokens=4))
-    assert tuning.batch_sizes == (1,) and tuning.choices
-    assert "batch size 2, by --max-minutes 0" in out and "3 prompts," in out
+class Ticking(Budget):
+    """A budget whose clock each look at it moves on by a tenth of a second."""
+
+    def __init__(self, minutes: float):
+        ticks = count(0, 1)
+        super().__init__(minutes, lambda: next(ticks) / 10)
 
 
-def test_prompts_that_do_not_fit_are_counted(options: TuneOptions, tmp_path: Path) -> None:
+@pytest.fixture
+def budgets(monkeypatch: pytest.MonkeyPatch) -> list[Ticking]:
+    """What a tuning measures its time by."""
+    made = list[Ticking]()
+    monkeypatch.setattr(
+        "clover.measure.tune.Budget", lambda minutes: made.append(Ticking(minutes)) or made[-1]
+    )
+    return made
+
+
+def test_all_ends_a_unit_after_the_time_is_over(options: TuneOptions, budgets: list[Ticking]) -> None:
+    """Half a minute is over after 300 looks: steps, positions and trees stop there, and what was left out is named."""
+    tuning, out = tune(replace(options, max_new_tokens=60, max_minutes=0.5))
+    assert 30 <= budgets[0].used < 32  # with looks by the report
+    assert tuning.batch_sizes == (1,) and PLAIN in {choice.tree for choice in tuning.choices}
+    words = " ".join(out.replace("│", " ").split())
+    assert "of each tree at batch size 1; batch size 2; by --max-minutes 0.5" in words
+
+
+def test_trees_that_were_not_reached_are_named(options: TuneOptions, budgets: list[Ticking]) -> None:
+    tuning, out = tune(replace(options, max_new_tokens=60, max_minutes=0.08))
+    words = " ".join(out.replace("│", " ").split())
+    timed, named = {choice.tree for choice in tuning.choices}, re.search("at batch size 1 (.*?);", words)
+    assert named and "chain:" in named[1] and len(timed) >= 2
+    assert not timed & {*named[1].split(", ")}
+    assert int(re.search(r" (\d+) tokens? in all", words)[1]) < 60  # type: ignore[index]
+
+
+@pytest.mark.parametrize("minutes", [0.0, 0.01])
+def test_too_little_time_for_texts_is_said_and_nothing_is_saved(
+    options: TuneOptions, budgets: list[Ticking], minutes: float
+) -> None:
+    with pytest.raises(
+        UserError, match=f"--max-minutes {minutes:g} is too short: loading took 0 s, and then"
+    ):
+        tune(replace(options, max_new_tokens=60, max_minutes=minutes))
+    assert options.output is not None and not options.output.exists()
+
+
+def test_prompts_that_do_not_fit_are_counted(
+    options: TuneOptions, tmp_path: Path, budgets: list[Ticking]
+) -> None:
     (tmp_path / "long.txt").write_text("the quick fox\n" + "x" * 300 + "\n")
-    _, out = tune(replace(options, files=(str(tmp_path / "long.txt"),), max_minutes=0.0, max_new_tokens=4))
+    _, out = tune(replace(options, files=(str(tmp_path / "long.txt"),), max_minutes=0.5, max_new_tokens=4))
     assert "1 prompt (1 more do not fit into the context)" in out
 
 
@@ -136,27 +177,11 @@ def test_a_file_that_is_no_tuning_is_not_written_over(options: TuneOptions) -> N
 
 
 def test_the_file_lies_with_the_draft_unless_it_cannot(
-    options: TuneOptions, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    options: TuneOptions, pair: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, budgets: list[Ticking]
 ) -> None:
-    beside = replace(options, output=None, batch_sizes=(1,), max_new_tokens=1, max_minutes=0.0)
+    beside = replace(options, output=None, batch_sizes=(1,), max_new_tokens=1, max_minutes=0.5)
     tune(beside)
     (pair[1] / "tuning.json").unlink()
     monkeypatch.setattr("clover.measure.tune.os.access", lambda *_: False)
     with pytest.raises(UserError, match="cannot be written; give --output FILE"):
         tune(beside)
-
-
-def test_texts_are_shorter_on_a_slow_target(options: TuneOptions, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of half a second per token, three texts of 60 tokens would take longer than their part of a minute."""
-    asked = list[int]()
-
-    def write(engine: Engine, batch: Sequence[Request]) -> Run:
-        asked.extend(one.max_new_tokens for one in batch)
-        return time_decoding(engine, batch)
-
-    monkeypatch.setattr("clover.measure.tune.warm_up", lambda *_: 0.5)
-    monkeypatch.setattr("clover.measure.tune.time_decoding", write)
-    for minutes, tokens in ((1.0, 24), (9.0, 60)):
-        tune(replace(options, max_new_tokens=60, max_minutes=minutes, batch_sizes=(1,)))
-        assert set(asked) == {tokens}
-        asked.clear()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from math import inf, isfinite
 from statistics import fmean, median
 
@@ -17,13 +18,17 @@ from scipy import stats
 from clover.audit.model import ModelSource
 from clover.audit.server import Endpoint
 from clover.audit.texts import ENDED, Case, Text, Token, first_difference, logprob_errors
+from clover.measure.budget import Enough, never
 from clover.metrics import Acceptance
 
 PlainSide = ModelSource | Endpoint
 SAFETY = 6.0  # A near-tie's gap is at most this many times the measured rounding.
 ALARM = 1e-4  # The probability of a false alarm by all tests of one audit together.
 _MAX_MEDIAN = 3.0  # Half of a method's errors may be this many times the measured rounding.
-_PROBES = 8  # Rounding is measured at so many places of a text.
+_PROBES, _FEWEST = (
+    8,
+    8,
+)  # Rounding is measured at so many places of a text, and at so many in all, however late.
 _SIGMA = 1.5  # The deviation of normal errors, divided by the median of their absolute values.
 _LEAST_SPREAD = 4.0  # The largest error is at least so many typical ones.
 _RARE = 1e-3  # So improbable a number of near-ties is a defect.
@@ -73,6 +78,7 @@ class MethodResult:
     worst: float = 0.0  # error of its log-probabilities, in typical errors; 0 where none was seen
     median: float = 0.0  # likewise
     problems: list[str] = field(default_factory=list)  # Defects other than mismatches, in words.
+    cut: bool = False  # The time was over before all of it was compared.
 
     @property
     def defects(self) -> int:
@@ -120,19 +126,24 @@ class AuditResult:
 
 
 def measure_rounding(
-    plain: PlainSide, texts: Mapping[Case, Text], together: int, temperature: float
+    plain: PlainSide, texts: Mapping[Case, Text], together: int, temperature: float, enough: Enough = never
 ) -> Rounding:
-    """Measure rounding: the plain side writes tokens again, next to others, with the text so far as its prompt."""
-    rest, again = list[Text](), list[Case]()
+    """Measure rounding: the plain side writes tokens again, next to others, with the text so far as its prompt.
+
+    Texts have turns, place by place; once `enough` returns True after the first few, the others are left out.
+    """
+    probes = list[list[tuple[Text, Case]]]()
     for case, text in texts.items():
-        if case.params.greedy:
-            for at in range(0, len(text.logprobs), -(-len(text.logprobs) // _PROBES)):
-                rest.append(text.after(at, 1))
-                again.append(replace(case, start=text.tokens[:at], new_tokens=1))
-    found = list(zip(rest, plain.write(again, together), strict=True))
+        places = range(0, len(text.logprobs), -(-len(text.logprobs) // _PROBES) or 1)
+        one = [(text.after(at, 1), replace(case, start=text.tokens[:at], new_tokens=1)) for at in places]
+        probes += [one] if case.params.greedy else []
+    every = [probe for turn in zip_longest(*probes) for probe in turn if probe is not None]
+    again = [case for _, case in every]
+    written = plain.write(again[:_FEWEST], together) + plain.write(again[_FEWEST:], together, enough)
+    found = [(own, text) for (own, _), text in zip(every, written, strict=True) if not text.cut]
     changed = sum(first_difference(*pair) is not None for pair in found)
-    every = [error for pair in found for error in logprob_errors(*pair)]
-    errors = sorted(filter(isfinite, every)) or [0.0]
+    differences = [error for pair in found for error in logprob_errors(*pair)]
+    errors = sorted(filter(isfinite, differences)) or [0.0]
     least = plain.least_error(texts.values())
     typical = max(fmean(error * error for error in errors) ** 0.5, least)
     if not plain.goes_on:  # Some errors are of another text, since a prompt may have other tokens.
@@ -141,8 +152,8 @@ def measure_rounding(
     spread = max(_LEAST_SPREAD, errors[int(0.9 * len(errors))] / unit)
     # Of sampled tokens rounding changes about pair / T: a choice changes where two scores are that close.
     share = max(changed / max(len(found), 1), pair / (temperature or 1.0))
-    positions = sum(map(isfinite, every))
-    return Rounding(unit, pair, SAFETY * spread, share, positions, len(every) - positions)
+    positions = len(list(filter(isfinite, differences)))
+    return Rounding(unit, pair, SAFETY * spread, share, positions, len(differences) - positions)
 
 
 @dataclass(frozen=True)
@@ -151,15 +162,22 @@ class Judge:
 
     plain: PlainSide
     rounding: Rounding
+    enough: Enough = never  # Once it returns True, no text goes on after a near-tie.
     _first: dict[Case, tuple[Token, ...]] = field(default_factory=dict)  # texts of the first method
 
     def compare(self, name: str, rows: Sequence[tuple[Case, Text, Text]]) -> MethodResult:
-        """Judge the texts of one method: cases, each with the plain side's text and the method's."""
+        """Judge the texts of one method: cases, each with the plain side's text and the method's.
+
+        A text that the time has cut is compared as far as it goes.
+        """
         result, errors, others = MethodResult(name), list[float](), 0
         result.tau = sum((text.acceptance for *_, text in rows), Acceptance()).tau
         for case, plain, text in rows:
+            if text.cut:
+                length = len(text.tokens)
+                case, plain, result.cut = replace(case, new_tokens=length), plain.after(0, length), True
             result.tokens += len(text.tokens)
-            result.mismatches += self._mismatches(case, plain, text, errors)
+            result.mismatches += self._mismatches(case, plain, text, errors, result)
             others += self._first.setdefault(case, text.tokens) != text.tokens
         scaled = [error / self.rounding.typical for error in errors if isfinite(error)]
         if scaled:
@@ -169,10 +187,13 @@ class Judge:
             result.problems.append(f"{others} texts are not those of the first method, bit by bit")
         return result
 
-    def _mismatches(self, case: Case, plain: Text, text: Text, errors: list[float]) -> Iterator[Mismatch]:
+    def _mismatches(
+        self, case: Case, plain: Text, text: Text, errors: list[float], result: MethodResult
+    ) -> Iterator[Mismatch]:
         """Yield the mismatches of a text up to the first defect; append the errors of its log-probabilities.
 
-        After a near-tie the plain side goes on from the token that stands there, if it can.
+        After a near-tie the plain side goes on from the token that stands there, if it can and there is time. Tokens
+        that are not compared for want of time are taken off those of `result`.
         """
         errors += logprob_errors(plain, text)
         while (differs := first_difference(plain, text)) is not None:
@@ -187,7 +208,10 @@ class Judge:
                 return
             start, left = (*case.start, *text.tokens[: at + 1]), case.new_tokens - at - 1
             case, text = replace(case, start=start, new_tokens=left), text.after(at + 1)
-            (plain,) = self.plain.write([case], 1)
+            (plain,) = self.plain.write([case], 1, self.enough)
+            if plain.cut:
+                result.cut, result.tokens = True, result.tokens - len(text.tokens[len(plain.tokens) :])
+                text = text.after(0, len(plain.tokens))
             errors += logprob_errors(plain, text)
 
     def _problems(self, result: MethodResult, compared: int, nonfinite: int) -> Iterator[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from math import isfinite
 from typing import Any
 
@@ -18,13 +19,14 @@ from torch import Tensor
 
 from clover.audit.rules import Rules
 from clover.audit.texts import TOP, Case, Text, Token, Write
+from clover.measure.budget import Enough, never
 from clover.measure.report.goodness_of_fit import uniform_places
 from clover.sampling import SamplingParams
 from clover.target import TargetModel
 from clover.target.structure import cache_argument, cache_of
 
 _BEST = 2 * TOP  # tokens whose log-probabilities are known: those of the engine are among them
-_PROMPTS, _PROMPT_TOKENS, _NEW, _TOGETHER = 4, 16, 5, 64  # of the draws
+_PROMPTS, _PROMPT_TOKENS, _NEW, _TOGETHER, _PART = 4, 16, 5, 64, 256  # of the draws
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,25 @@ class ModelSource:
         eps = max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
         return eps / 4 * max(map(abs, filter(isfinite, values)), default=1.0)
 
-    def write(self, cases: Sequence[Case], together: int) -> list[Text]:
-        """Write each case alone, as one row of `together` equal ones: rounding depends on their number."""
-        return [self._write(case, together) for case in cases]
+    def write(self, cases: Sequence[Case], together: int, enough: Enough = never) -> list[Text]:
+        """Write each case alone, as one row of `together` equal ones: rounding depends on their number.
+
+        Once `enough` returns True after a token, the text ends there, and those behind it are not begun.
+        """
+        texts = list[Text]()
+        for case in cases:
+            over = bool(texts) and enough()
+            texts.append(Text((), cut=True) if over else self._write(case, together, enough))
+        return texts
 
     @torch.inference_mode()
-    def _write(self, case: Case, rows: int) -> Text:
+    def _write(self, case: Case, rows: int, enough: Enough) -> Text:
         model: Any = self.target.running
         rules, cache_name, cache = Rules(case.prompt, case.params), cache_argument(model), None
         new, logprobs, run = list(case.start), [], [*case.prompt, *case.start]
-        while len(logprobs) < case.new_tokens and not (set(new[-1:]) & set(self.target.eos_token_ids)):
+        while not (ended := len(logprobs) == case.new_tokens or new[-1:] in self._ends):
+            if logprobs and enough():
+                break
             tokens = torch.tensor([run], device=self.target.device).expand(rows, -1)
             output = model(input_ids=tokens, use_cache=True, logits_to_keep=1, **{cache_name: cache})
             cache, logits = cache_of(output), output.logits[0, -1]
@@ -71,7 +82,12 @@ class ModelSource:
             known = logits.float().log_softmax(-1)
             best = [*known.topk(min(_BEST, len(known))).indices.tolist(), *run]
             logprobs.append(dict(zip(best, known[best].tolist(), strict=True)))
-        return Text(tuple(new[len(case.start) :]), tuple(logprobs))
+        return Text(tuple(new[len(case.start) :]), tuple(logprobs), cut=not ended)
+
+    @property
+    def _ends(self) -> list[list[int]]:
+        """Return what a text ends with, each as a list of one token."""
+        return [[token] for token in self.target.eos_token_ids]
 
     def test_written(self) -> dict[str, float]:
         """Return the p-value that the tokens it has sampled are draws from its distributions; empty without any."""
@@ -91,21 +107,31 @@ class ModelSource:
         return model(input_ids=tokens, use_cache=False, logits_to_keep=new).logits[:, -new:]
 
     def test_draws(
-        self, name: str, write: Write, cases: Sequence[Case], temperature: float, rounding: float
+        self,
+        name: str,
+        write: Write,
+        cases: Sequence[Case],
+        temperature: float,
+        rounding: float,
+        enough: Enough = never,
     ) -> tuple[dict[str, float], list[str]]:
         """Compare many short sampled texts of a few prompts with the model's distributions.
 
-        Return p-values, and defects in words. Logits may move by `rounding`.
+        Return p-values, none if the time was over before any text was drawn, and defects in words. Logits may move by
+        `rounding`. Of a part that the time cuts nothing counts: texts that end sooner are other texts.
         """
         hot = SamplingParams(temperature=temperature)
         sets = hot, replace(hot, top_p=0.9, repetition_penalty=1.2)
         places, problems = list[list[tuple[float, float]]](), list[str]()
         prompts = list(dict.fromkeys(case.prompt[-_PROMPT_TOKENS:] for case in cases))[:_PROMPTS]
-        for number, prompt in enumerate(prompts):
-            own = sets[number % len(sets)]
-            seeds = range(self.draws * number, self.draws * (number + 1))
+        for start, (number, prompt) in product(range(0, self.draws, _PART), enumerate(prompts)):
+            own, first = sets[number % len(sets)], self.draws * number
+            seeds = range(first + start, first + min(start + _PART, self.draws))
             drawn = [Case(number, prompt, _NEW, replace(own, seed=seed), drawn=True) for seed in seeds]
-            texts = [text.tokens for text in write(drawn, _TOGETHER)]
+            written = write(drawn, _TOGETHER, enough)
+            if any(text.cut for text in written):
+                break
+            texts = [text.tokens for text in written]
             found, impossible = self.places(Rules(prompt, own), texts, rounding)
             places += found
             if impossible:
@@ -113,6 +139,8 @@ class ModelSource:
         first, later = (
             [place for text in places for place in text[part]] for part in (slice(1), slice(1, None))
         )
+        if not places:
+            return {}, problems
         names = (f"{name}, first tokens", f"{name}, later tokens")  # The first ones follow the prefill.
         return dict(zip(names, map(uniform_places, (first, later)), strict=True)), problems
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from clover.measure.budget import Enough, never
 from clover.target import TargetModel
 
 _TOKENS = 2048  # at most, of one text; and of all texts
@@ -31,15 +32,18 @@ class Perplexity:
 
 
 @torch.inference_mode()
-def measure_perplexity(target: TargetModel, texts: Sequence[Sequence[int]]) -> Perplexity | None:
+def measure_perplexity(
+    target: TargetModel, texts: Sequence[Sequence[int]], enough: Enough = never
+) -> Perplexity | None:
     """Return the perplexity of a target with int8 weights on texts, at most 2,048 tokens; None if none has two tokens.
 
-    Every token but the first of a text is predicted, by `target.running` and by the plain model in the same dtype.
+    Every token but the first of a text is predicted, by `target.running` and by the plain model in the same dtype. Once
+    `enough` returns True after a text, the others are left out.
     """
     losses, same, positions = [0.0, 0.0], 0, 0
     for text in texts:
         tokens = torch.tensor([text[: _TOKENS - positions]], device=target.device)
-        if tokens.shape[1] < 2:
+        if tokens.shape[1] < 2 or (positions and enough()):
             continue
         expected = tokens[0, 1:]
         found = [_logits(model, tokens) for model in (target.running, target.model)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import product, zip_longest
 from math import inf
 from typing import Any
@@ -18,6 +18,7 @@ from clover.audit.options import AuditOptions
 from clover.audit.perplexity import measure_perplexity
 from clover.audit.server import Endpoint, server_params
 from clover.audit.texts import ENDED, Case, EngineSource, Text, Token, make_modes, mixed_params
+from clover.data.formats import message_text
 from clover.data.tasks import read_tasks, spread
 from clover.drafting import parse_tree
 from clover.engine.text import token_name
@@ -39,7 +40,8 @@ _TREES, _CHAIN = ("auto", "own", "lookup"), 4  # These trees are the default, wi
 _LOCAL = ("target", "draft", "trees", "dtype", "device", "threads", "compile")
 _LOCAL += ("trust_remote_code", "weights", "no_weight_cache")
 _REMOTE = ("plain_server", "model")
-_REFERENCE_SHARE = 0.4  # The reference may take this share of the time.
+# Shares of the time that is left before: for the reference, its rounding, and perplexity.
+_REFERENCE_SHARE, _ROUNDING_SHARE, _PERPLEXITY_SHARE = 0.4, 0.3, 0.1
 _SHOWN = 20  # The table has at most so many mismatches.
 _NOTES = (
     (
@@ -55,7 +57,8 @@ class Audit:
     """Lets the plain side and every method, by its name, write the same texts, and compares them.
 
     Each mode, by its name, has cases with other parameters; `batch_sizes` of them are decoded at once. `temperature` is
-    that of the draws where sampled texts may differ from the plain side's; 0 for none. `ended` says what was left out.
+    that of the draws where sampled texts may differ from the plain side's; 0 for none. Where the time did not suffice,
+    `ended` says how far it went, and `missing` names what was left out.
     """
 
     plain: PlainSide
@@ -64,6 +67,7 @@ class Audit:
     batch_sizes: Sequence[int]
     temperature: float = 0.0
     ended: str = ""
+    missing: list[str] = field(default_factory=list)
 
     @property
     def steps(self) -> int:
@@ -80,51 +84,74 @@ class Audit:
     def _comparisons(self) -> list[tuple[str, str, int]]:
         return list(product(self.modes, self.methods, self.batch_sizes))
 
+    @property
+    def _drawn(self) -> list[str]:
+        """Return the methods whose sampled texts may differ from the plain side's."""
+        return [name for name, source in self.methods.items() if self.temperature and not source.exact]
+
     def run(
         self, report: Callable[[str], None] = lambda doing: None, budget: Budget | None = None
     ) -> AuditResult:
         """Write and compare everything, or as much as there is time for; `report` is called with what is done next."""
-        budget, cases, texts = budget or Budget(inf), self._cases, dict[Case, Text]()
-        for case in budget.each(cases):
-            if len(texts) >= len(self.modes) and budget.share > _REFERENCE_SHARE:
-                break
-            report("the reference")
-            texts[case] = self.plain.write([case], 1)[0]
-        modes = {mode: [one for one in rows if one in texts] for mode, rows in self.modes.items()}
-        self.modes = {mode: rows for mode, rows in modes.items() if rows}
+        budget, cases = budget or Budget(inf), self._cases
+        texts = self._write_reference(report, budget)
         report("measuring the rounding")
-        rounding = measure_rounding(self.plain, texts, max(4, *self.batch_sizes), self.temperature)
+        rows, share = max(4, *self.batch_sizes), budget.part(_ROUNDING_SHARE)
+        rounding = measure_rounding(self.plain, texts, rows, self.temperature, share)
         result = AuditResult(
             rounding, p_values=self.plain.test_written() if isinstance(self.plain, ModelSource) else {}
         )
         if count := rounding.nonfinite:
             every = count + rounding.positions
             result.other.append(f"the model's logits are no finite numbers at {count} of {every} positions")
-        judge, comparisons = Judge(self.plain, rounding), self._comparisons
+        over, comparisons = budget.part(), self._comparisons
+        judge, drawn = Judge(self.plain, rounding, over), self._drawn
         with budget.until_interrupted():
             for mode, name, size in budget.each(comparisons):
                 report(method := f"{name}, batch {size}, {mode}")
                 source, rows = self.methods[name], self.modes[mode]
                 compared = [
                     (case, texts[case], text)
-                    for case, text in zip(rows, source.write(rows, size), strict=True)
-                    if source.exact or case.params.greedy
+                    for case, text in zip(rows, source.write(rows, size, over), strict=True)
+                    if (source.exact or case.params.greedy) and (text.tokens or not text.cut)
                 ]
                 result.methods.append(judge.compare(method, compared))
-            drawn = [name for name, source in self.methods.items() if self.temperature and not source.exact]
-            for name in budget.each(drawn):
+            for name in budget.each(self._drawn):
                 report(f"draws, {name}")
                 draws = next(iter(self.modes.values())), self.temperature, SAFETY * rounding.pair
-                p_values, problems = self.plain.test_draws(name, self.methods[name].write, *draws)
+                p_values, problems = self.plain.test_draws(name, self.methods[name].write, *draws, over)
                 result.p_values |= p_values
                 result.other += problems
+                drawn = drawn if over() else [one for one in drawn if one != name]
         if not result.methods:
             raise KeyboardInterrupt
-        done, total = len(result.methods), len(comparisons)
-        if len(texts) < len(cases) or done < total:
-            what = f"{len(texts)} of {len(cases)} texts, {done} of {total} comparisons"
-            self.ended = f"after {what}, by {budget.why}"
+        done, total, cut = len(result.methods), len(comparisons), sum(text.cut for text in texts.values())
+        self.missing = [f"{name}, batch {size}, {mode}" for mode, name, size in comparisons[done:]]
+        self.missing += [f"the rest of {one.name}" for one in result.methods if one.cut]
+        self.missing += [f"all or the rest of the draws of {name}" for name in drawn]
+        if len(texts) < len(cases) or cut or self.missing:
+            what = f"{len(texts)} of {len(cases)} texts" + f" ({cut} cut short)" * bool(cut)
+            self.ended = f"after {what}, {done} of {total} comparisons, by {budget.why}"
         return result
+
+    def _write_reference(self, report: Callable[[str], None], budget: Budget) -> dict[Case, Text]:
+        """Return the reference's texts, as many as a part of the time lets it write; `modes` has their cases then.
+
+        There is one of each mode in any case. Of a text that the time cuts the case asks for no more than is there.
+        """
+        over, begun, texts = budget.part(_REFERENCE_SHARE), dict[Case, Case](), dict[Case, Text]()
+        for number, case in enumerate(self._cases):
+            first = number < len(self.modes)
+            if not first and over():
+                break
+            report("the reference")
+            enough = budget.part(_REFERENCE_SHARE / len(self.modes)) if first else over
+            text = self.plain.write([case], 1, enough)[0]
+            begun[case] = replace(case, new_tokens=len(text.tokens)) if text.cut else case
+            texts[begun[case]] = text
+        modes = {mode: [begun[one] for one in rows if one in begun] for mode, rows in self.modes.items()}
+        self.modes = {mode: rows for mode, rows in modes.items() if rows}
+        return texts
 
 
 def audit(options: AuditOptions, console: Console | None = None, errors: Console | None = None) -> bool:
@@ -137,7 +164,7 @@ def audit(options: AuditOptions, console: Console | None = None, errors: Console
     budget = Budget(options.max_minutes)
     with Progress(errors) as progress:
         progress.say("loading")
-        audit, facts = (_server_audit if options.server else _target_audit)(options)
+        audit, facts = _server_audit(options) if options.server else _target_audit(options, budget)
         budget.start(progress)
         progress.begin(audit.steps)
         result = audit.run(lambda doing: progress.reach(progress.done + 1, doing), budget)
@@ -173,7 +200,7 @@ def _check(options: AuditOptions) -> None:
 def _server_audit(options: AuditOptions) -> tuple[Audit, list[Fact]]:
     assert options.server is not None
     tasks = spread(read_tasks([options.prompts or assets.HELD_OUT_PROMPTS]), options.max_prompts)
-    texts = [task.text or "\n\n".join(message["content"] for message in task.messages) for task in tasks]
+    texts = [task.text or "\n\n".join(map(message_text, task.messages)) for task in tasks]
     plain_url, exact = options.plain_server or options.server, options.plain_server is None
     same = plain_url == options.server
     source, plain = (
@@ -187,7 +214,7 @@ def _server_audit(options: AuditOptions) -> tuple[Audit, list[Fact]]:
     return audit, [("server", options.server), ("plain_server", plain_fact)]
 
 
-def _target_audit(options: AuditOptions) -> tuple[Audit, list[Fact]]:
+def _target_audit(options: AuditOptions, budget: Budget) -> tuple[Audit, list[Fact]]:
     drafts = (options.draft,) if _needs_draft(options) else ()
     limits = options.max_new_tokens, options.max_prompts
     session = Session.load(options, drafts, options.prompts, *limits, group=HELD_OUT)
@@ -201,7 +228,8 @@ def _target_audit(options: AuditOptions) -> tuple[Audit, list[Fact]]:
     audit = Audit(ModelSource(session.target), methods, modes, options.batch_sizes, hot)
     draft = session.draft.name if session.drafts else "none"
     facts = [("target", session.target_name + session.left_out_words), ("draft", draft)]
-    quality = measure_perplexity(session.target, prompts) if session.target.weights else None
+    share = budget.part(_PERPLEXITY_SHARE)
+    quality = measure_perplexity(session.target, prompts, share) if session.target.weights else None
     return audit, [*facts, *([(str(session.target.weights), str(quality))] if quality else [])]
 
 
@@ -232,9 +260,12 @@ def make_audit_report(
         title = f"Defect: output is changed ({number_of(result.defects, 'finding')})"
     elif near_ties:
         title = f"{clean}: output is unchanged, but for {number_of(near_ties, 'near-tie')} of rounding"
+    ended = [("ended", audit.ended)] if audit.ended else []
+    ended += [("not reached", "; ".join(audit.missing))] if audit.missing else []
     data = {
         "verdict": "defect" if result.defects else "clean",
         "complete": not audit.ended,
+        "missing": audit.missing,
         "tokens": sum(method.tokens for method in result.methods),
         "mismatches": len(result.mismatches),
         "near_ties": near_ties,
@@ -245,7 +276,7 @@ def make_audit_report(
     return Report(
         title,
         Provenance.here(command_line("audit", replace(options, api_key=None)), device, dtype),
-        [*facts, ("run", run), *([("ended", audit.ended)] if audit.ended else []), ("rounding", place)],
+        [*facts, ("run", run), *ended, ("rounding", place)],
         [_methods(result), *([_mismatches(result, tokenizer)] if result.mismatches else [])],
         data=asdict(result) | data | dict(facts),
         notes=[*(("defect", problem) for problem in result.problems), *_NOTES, *chance],

@@ -13,6 +13,7 @@ import httpx
 
 from clover.audit.texts import ENDED, Case, Text, Token, Write
 from clover.errors import UserError, one_line
+from clover.measure.budget import Enough, never
 from clover.measure.report.goodness_of_fit import two_samples
 from clover.sampling import SamplingParams
 from clover.serve import LEAST_LOGPROB
@@ -56,18 +57,28 @@ class Endpoint:
         except (LookupError, TypeError) as error:
             raise UserError(f"{self.url}: the server lists no model; name one with --model") from error
 
-    def write(self, cases: Sequence[Case], together: int) -> list[Text]:
-        """Return the answers to completions requests; UserError if one is refused or is no completion."""
+    def write(self, cases: Sequence[Case], together: int, enough: Enough = never) -> list[Text]:
+        """Return the answers to completions requests; UserError if one is refused or is no completion.
+
+        Once `enough` returns True, no more requests are sent.
+        """
         texts, drafted = list[Text](), False
+
+        def ask(number: int) -> dict[str, Any] | None:
+            return None if number and enough() else self._fetch("completions", self._body(cases[number]))
+
         with ThreadPoolExecutor(together) as pool:
-            for answer in pool.map(lambda case: self._fetch("completions", self._body(case)), cases):
+            for answer in pool.map(ask, range(len(cases))):
+                if answer is None:
+                    texts.append(Text((), cut=True))
+                    continue
                 try:
                     texts.append(_text(answer))
                     acceptance = answer.get("speculative_decoding")
                     drafted |= bool(acceptance) and acceptance["draft_acceptance_rate"] is not None
                 except (LookupError, TypeError, ValueError, AttributeError) as error:
                     raise UserError(f"{self.url}: the answer is no completion: {one_line(error)}") from error
-        if self.speculation and not drafted:
+        if self.speculation and not drafted and not any(text.cut for text in texts):
             raise UserError(
                 f'{self.url} does not say that it drafts, so it may not know the field "speculation"; '
                 "give a server without speculation by --plain-server"
@@ -98,18 +109,30 @@ class Endpoint:
         return gap if gap <= _NO_TIE else inf
 
     def test_draws(
-        self, name: str, write: Write, cases: Sequence[Case], temperature: float, rounding: float
+        self,
+        name: str,
+        write: Write,
+        cases: Sequence[Case],
+        temperature: float,
+        rounding: float,
+        enough: Enough = never,
     ) -> tuple[dict[str, float], list[str]]:
-        """Return p-values that the sampled tokens of both sides come from one distribution; no defects in words."""
+        """Return p-values that the sampled tokens of both sides come from one distribution; no defects in words.
+
+        A prompt whose texts the time cuts counts nothing.
+        """
         p_values = {}
         for case in list(dict.fromkeys(cases))[:_DRAWN_PROMPTS]:
-            samples = []
+            samples, cut = [], False
             for first, side in enumerate((self.write, write)):
                 seeds = range(first * _DRAWS, (first + 1) * _DRAWS)
                 params = [SamplingParams(temperature=temperature, seed=seed) for seed in seeds]
                 drawn = [replace(case, new_tokens=_DRAWN_TOKENS, params=one) for one in params]
-                texts = side(drawn, _DRAWN_TOGETHER)
+                texts = side(drawn, _DRAWN_TOGETHER, enough)
+                cut = cut or any(text.cut for text in texts)
                 samples.append(zip_longest(*(text.tokens for text in texts), fillvalue=ENDED))
+            if cut:
+                break
             for at, columns in enumerate(zip(*samples, strict=False), start=1):
                 p_values[f"{name}, prompt {case.number}, token {at}"] = two_samples(*columns)
         return p_values, []

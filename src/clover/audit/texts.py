@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import cycle, islice, zip_longest
 from math import sqrt
@@ -10,6 +11,7 @@ from typing import Any
 
 from clover.engine import Engine, Request, StepEvent
 from clover.engine.text import HALF_CHARACTER
+from clover.measure.budget import Enough, never
 from clover.metrics import Acceptance
 from clover.sampling import SamplingParams
 
@@ -36,12 +38,13 @@ class Text:
     """The new tokens of one text.
 
     `logprobs` has for each token the log-probabilities of it and of the most probable ones; it is empty where the
-    source returns none.
+    source returns none. `cut` says that the time was over before its end.
     """
 
     tokens: tuple[Token, ...]
     logprobs: tuple[Mapping[Token, float], ...] = ()
     acceptance: Acceptance = field(default_factory=Acceptance)
+    cut: bool = False
 
     def after(self, at: int, count: int | None = None) -> Text:
         """Return what follows the first `at` tokens, or the first `count` tokens of it."""
@@ -49,7 +52,8 @@ class Text:
         return Text(self.tokens[part], self.logprobs[part])
 
 
-Write = Callable[[Sequence[Case], int], list[Text]]  # of a source: cases, and how many are decoded at once
+# Of a source: cases, how many are decoded at once, and what is asked after each step whether the time is over.
+Write = Callable[[Sequence[Case], int, Enough], list[Text]]
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,8 @@ class EngineSource:
         """Return whether equal seeds give the sampled texts of plain decoding: False for drawn trees."""
         return self.engine.tree.exact
 
-    def write(self, cases: Sequence[Case], together: int) -> list[Text]:
-        """Decode all cases; UserError as `Engine.run`."""
+    def write(self, cases: Sequence[Case], together: int, enough: Enough = never) -> list[Text]:
+        """Decode all cases, until `enough` returns True after a step; UserError as `Engine.run`."""
         events: list[list[StepEvent]] = [[] for _ in cases]
         requests = [
             Request(case.prompt, case.new_tokens, case.params, eos=(), logprobs=None)
@@ -72,8 +76,11 @@ class EngineSource:
             else Request(case.prompt, case.new_tokens, case.params, logprobs=TOP)
             for case in cases
         ]
-        for event in self.engine.run(requests, max_sequences=together):
-            events[event.index].append(event)
+        with closing(self.engine.run(requests, max_sequences=together)) as steps:
+            for event in steps:
+                events[event.index].append(event)
+                if enough():
+                    break
         return [_text(own) for own in events]
 
 
@@ -83,8 +90,9 @@ def _text(events: Sequence[StepEvent]) -> Text:
     logprobs = tuple(
         dict(one.top) | {token: one.logprob} for token, one in zip(tokens, entries, strict=False)
     )
-    generation = events[-1].generation
-    assert generation is not None, "a text ends with its generation"
+    generation = events[-1].generation if events else None
+    if generation is None:
+        return Text(tokens, logprobs, cut=True)
     return Text(tokens, logprobs, generation.acceptance)
 
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from clover.drafts.vocabulary import over_all_tokens
+from clover.drafts.vocabulary import draft_indices, over_all_tokens, target_tokens
 
 LONGEST = 4  # The longest match in tokens; more of them hardly change how often the copy is right.
 _ROUNDS = 50  # The iterations of expectation maximisation.
@@ -122,6 +122,22 @@ def mix_copies(
     own = over_all_tokens(own, d2t, vocab_size, -torch.inf)
     place = of.tokens.unsqueeze(-1)
     return own.scatter_(-1, place, own.gather(-1, place).logaddexp(from_text))
+
+
+def choose_mixed(
+    logits: Tensor, of: Copied, weights: CopyWeights, d2t: Tensor | None, vocab_size: int
+) -> Tensor:
+    """Return the most probable tokens Long [B, P] of `mix_copies`, without a row of the whole vocabulary each.
+
+    They are the draft's own first choices, or what is copied, the only token that gains.
+    """
+    own = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
+    from_text, from_draft = (part.to(own.dtype)[of.matching] for part in weights)
+    best, index = own.max(-1)
+    place = of.tokens if d2t is None else draft_indices(d2t, vocab_size)[of.tokens]
+    copied = own.gather(-1, place.clamp_min(0).unsqueeze(-1))[..., 0].masked_fill(place < 0, -torch.inf)
+    copying = (copied + from_draft).logaddexp(from_text) > best + from_draft
+    return torch.where(copying, of.tokens, target_tokens(d2t, index))
 
 
 class Guesses(NamedTuple):

@@ -16,8 +16,15 @@ from clover.measure.report.words import duration
 # Linux counts here, for each processor, the ticks of user, nice, system, idle, iowait, irq, softirq, steal.
 _STAT = Path("/proc/stat")
 _ROUGH = 0.25  # cores that are missing
+_LATE = 1.05  # More than this share of the time is told: less is one step, or the report.
 Thing = TypeVar("Thing")
 Clock = Callable[[], float]
+Enough = Callable[[], bool]  # whether work has to end, however much there is still to do
+
+
+def never() -> bool:
+    """Return False: work without a limit."""
+    return False
 
 
 class Budget:
@@ -28,7 +35,7 @@ class Budget:
 
     def __init__(self, minutes: float, clock: Clock = time.monotonic):
         self.minutes, self.done, self.interrupted = minutes, 0, False
-        self._clock = clock
+        self._clock, self._loaded = clock, 0.0
         self._started, self._others = clock(), OtherPrograms()
 
     @property
@@ -46,23 +53,35 @@ class Budget:
         """Return the share of the time that is used up."""
         return self.used / (60 * self.minutes) if self.minutes else 1.0
 
+    def part(self, share: float = 1.0) -> Enough:
+        """Return a function that says whether this share of the time that is left now is used up."""
+        end = self.used + share * max(self.left, 0.0)
+        return lambda: self.used >= end
+
     def start(self, progress: Progress) -> None:
         """Say how long it may take, and whether other programs disturb the measuring."""
+        self._loaded = self.used
         progress.log(f"measuring for {duration(self.left)} at most; Ctrl-C prints what there is")
         for _, words in self.facts:
             progress.log(words)
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """Return the line of a report's card about a busy machine; empty if it is not busy."""
-        words = self._others.words
-        return [("busy", words)] if words else []
+        """Return the lines of a report's card about a busy machine, and about time that could not be kept, if so."""
+        words, late = self._others.words, self.used > _LATE * 60 * self.minutes
+        facts = [("busy", words)] if words else []
+        if late and self._loaded:
+            took = f"it took {duration(self.used)}, more than --max-minutes {self.minutes:g}"
+            facts.append(
+                ("late", f"{took}: loading {duration(self._loaded)}, the rest is the least to measure")
+            )
+        return facts
 
     def each(self, things: Iterable[Thing]) -> Iterator[Thing]:
-        """Yield the first thing, and others as long as the longest piece of work so far would end in time."""
+        """Yield things as long as the longest piece of work so far would end in time; the very first in any case."""
         longest = 0.0
-        for number, thing in enumerate(things):
-            if number and longest > self.left:
+        for thing in things:
+            if self.done and longest > self.left:
                 return
             started = self._clock()
             yield thing

@@ -6,7 +6,7 @@ Training costs T · p_train; each token saves (t_plain - t_plain / s) · p_serve
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -114,7 +114,7 @@ def run_cost(options: CostOptions, console: Console | None = None, errors: Conso
         lengths = options.max_new_tokens, max(options.batch_sizes)
         session = Session.load(options, drafts, options.prompts, *lengths)
         draft = session.draft.model if drafts else _new_draft(options, session.target)
-        training = _training(options)
+        training, shapes = _training(options), shapes or _usual_shapes(draft)
         costs = _measure(options, session, draft, shapes, budget, progress)
     if options.draft is None:
         system = () if options.system is None else ("--system", options.system)
@@ -122,7 +122,10 @@ def run_cost(options: CostOptions, console: Console | None = None, errors: Conso
     else:
         line = next_command("which τ it has", "evaluate", options)
     publish(
-        _report(options, session, draft, costs, training, budget), console, json=options.json, lines=[line]
+        _report(options, session, draft, shapes, costs, training, budget),
+        console,
+        json=options.json,
+        lines=[line],
     )
 
 
@@ -173,21 +176,24 @@ def _training(options: CostOptions) -> TrainingCost | None:
     return cost and replace(cost, price=options.price, serving_price=options.serving_price)
 
 
+def _usual_shapes(draft: DraftModel) -> list[TreeShape]:
+    """Return chains, and last the draft's own tree."""
+    own, depths = own_shape(draft), [depth for depth in _CHAINS if depth <= draft.max_depth]
+    return [*(shape for shape in map(TreeShape.chain, depths) if shape != own), own]
+
+
 def _measure(
     options: CostOptions,
     session: Session,
     draft: DraftModel,
-    shapes: list[TreeShape],
+    shapes: Sequence[TreeShape],
     budget: Budget,
     progress: Progress,
 ) -> list[TreeCost]:
-    """Return the costs of each tree at each batch size; those of the draft's own tree come last.
+    """Return the costs of each tree at each batch size.
 
     A line shows the result of each size as soon as it is known.
     """
-    own = own_shape(draft)
-    chains = [TreeShape.chain(depth) for depth in _CHAINS if depth <= draft.max_depth]
-    shapes = shapes or [*(shape for shape in chains if shape != own), own]
     budget.start(progress)
     progress.begin(len(options.batch_sizes))
     costs = list[TreeCost]()
@@ -225,6 +231,7 @@ def _report(
     options: CostOptions,
     session: Session,
     draft: DraftModel,
+    shapes: Sequence[TreeShape],
     costs: list[TreeCost],
     training: TrainingCost | None,
     budget: Budget,
@@ -237,9 +244,8 @@ def _report(
         ("target", session.target_name),
         ("draft", f"{system}, {options.draft or 'random weights'}, {parameters} parameters{tokens}"),
     ]
-    sizes = dict.fromkeys(one.plain.step.batch_size for one in costs)
-    if missing := [str(size) for size in sorted(options.batch_sizes) if size not in sizes]:
-        facts.append(("not timed", f"batch size {', '.join(missing)}, by {budget.why}"))
+    if missing := [*_missing(options.batch_sizes, shapes, costs)]:
+        facts.append(("not timed", f"{'; '.join(missing)}; by {budget.why}"))
     tables, taus = [tau_table(costs, options.taus)], options.taus
     if training is not None:
         facts.append(("training", training.words))
@@ -261,6 +267,17 @@ def _report(
             *(() if options.draft else (("reached", _REACHED),)),
         ],
     )
+
+
+def _missing(sizes: Sequence[int], shapes: Sequence[TreeShape], costs: Sequence[TreeCost]) -> Iterator[str]:
+    """Yield, in words, which batch sizes were not timed, and at the others which trees were not."""
+    timed = {(one.plain.step.batch_size, one.drafted.step.tree) for one in costs}
+    names, reached = [StaticTree(shape).name for shape in shapes], {size for size, _ in timed}
+    for size in sorted(reached):
+        if left := [tree_label(name) for name in names if (size, name) not in timed]:
+            yield f"at batch size {size} {', '.join(left)}"
+    if untimed := sorted({*sizes} - reached):
+        yield f"batch size {', '.join(map(str, untimed))}"
 
 
 def tau_table(costs: Sequence[TreeCost], taus: Sequence[float]) -> Table:

@@ -21,6 +21,7 @@ from torch import Tensor
 from clover.drafts import DraftModel
 from clover.drafts.vocabulary import over_all_tokens
 from clover.engine import Request
+from clover.measure.budget import Enough, never
 from clover.measure.report.statistics import Estimate, ratio
 from clover.sampling import Sampler
 from clover.target import TargetWeights
@@ -40,19 +41,21 @@ def rank_texts(
     texts: Sequence[tuple[int, ...]],
     max_depth: int = MAX_DEPTH,
     progress: Callable[[float], None] = lambda share: None,
+    enough: Enough = never,
 ) -> list[tuple[RankPath, ...]]:
     """Return, per text of new tokens, the rank path at each of them; a rank is V for what the draft cannot propose.
 
-    `requests` have the prompts. `progress` is called after each batch with the share that is done, 0 … 1.
+    `requests` have the prompts. `progress` is called after each batch with the share that is done, 0 … 1. Once `enough`
+    returns True, the other tokens are left out, of each batch all but those at its first position.
     """
     found: dict[int, tuple[RankPath, ...]] = {}
     starts = [len(request.prompt) for request in requests]
     for some in _batches(starts, [*map(len, texts)]):
         pairs = [(requests[number], texts[number]) for number in some]
-        for number, ranks in zip(some, _ranks(target, draft, pairs, max_depth), strict=True):
+        for number, ranks in zip(some, _ranks(target, draft, pairs, max_depth, enough), strict=True):
             # The children of the root at position t stand for token t + 2.
             every, length = ranks.tolist(), len(texts[number])
-            places = range(starts[number] - 2, starts[number] - 2 + length)
+            places = range(starts[number] - 2, min(starts[number] - 2 + length, len(every)))
             found[number] = tuple(
                 tuple(every[at][: length - new]) if at >= 0 else () for new, at in enumerate(places)
             )
@@ -75,9 +78,13 @@ def _batches(starts: Sequence[int], lengths: Sequence[int]) -> Iterator[list[int
 
 @torch.inference_mode()
 def _ranks(
-    target: TargetWeights, draft: DraftModel, texts: Sequence[tuple[Request, tuple[int, ...]]], max_depth: int
+    target: TargetWeights,
+    draft: DraftModel,
+    texts: Sequence[tuple[Request, tuple[int, ...]]],
+    max_depth: int,
+    enough: Enough,
 ) -> Tensor:
-    """Return the rank of token t + 2 + d at depth d, from 0, of the trees at position t: Long [B, T, D]."""
+    """Return the rank of token t + 2 + d at depth d, from 0, of the trees at position t: Long [B, t, D], t ≤ T."""
     whole = [[*request.prompt, *new] for request, new in texts]
     longest, depths = max(map(len, whole)), min(draft.max_depth, max_depth)
     tokens = torch.tensor([[*text, *[0] * (longest - len(text))] for text in whole], device=target.device)
@@ -88,6 +95,8 @@ def _ranks(
     ranks = torch.full((len(texts), longest, depths), target.vocab_size, device=target.device)
     positions = range(max(int(lengths.min()) - 2, 0), longest - 2)
     for position, depth, logits in forced_logits(draft, hidden, tokens, positions, depths):
+        if depth == 0 and position > positions[0] and enough():
+            return ranks[:, :position].cpu()
         if depth == 0:  # The sampler counts new tokens: those after the prompt.
             sampler.commit(tokens[:, position + 1 : position + 2], (position + 1 >= lengths).long())
         scores = sampler.gumbel_scores(logits.unsqueeze(1), depth)[:, 0]

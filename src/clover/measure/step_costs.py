@@ -80,6 +80,8 @@ def measure_steps(
 ) -> list[TreeCost]:
     """Measure plain steps and trees in turn, within one run; any weights of the draft will do.
 
+    Trees for which `enough` leaves no time are left out.
+
     Args:
         target, draft: the pair.
         shapes: the trees.
@@ -110,6 +112,7 @@ def measure_steps(
     return [
         TreeCost(plain, TextCost(length, timed.prefill, timed.costs[name]), one.max_depth)
         for name, one in forced.items()
+        if name in timed.costs
     ]
 
 

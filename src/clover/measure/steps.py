@@ -125,13 +125,19 @@ class RoundRobinPolicy(Policy):
 
     def choose(self, upcoming: UpcomingStep) -> Drafter:
         if not self._left:
-            self._waiting = self._waiting or self._random.sample(list(self._drafters), len(self._drafters))
+            self._waiting = self._waiting or self._round()
             self._current = self._waiting.pop()
             self._left, self._counts = _TURN if self.steps[self._current] else _FIRST_TURN, False
         self._left -= 1
         self.clock.synchronize = self._on_gpu and not self._left
         self._started, self._verified = time.perf_counter(), self.clock.seconds["run"]
         return self._drafters[self._current]
+
+    def _round(self) -> list[str]:
+        """Return the drafters of a round, the next one last: the very first is the first that was given."""
+        names = list(self._drafters)
+        order = self._random.sample(names, len(names))
+        return order if any(self.steps.values()) else sorted(order, key=names[0].__eq__)
 
     def record(self, outcome: StepOutcome) -> None:
         seconds = time.perf_counter() - self._started
@@ -154,7 +160,8 @@ def time_in_turn(
     """Decode batches, again and again, with drafters that alternate; return the seconds of each drafter's steps.
 
     Each batch is decoded until one of its sequences ends; end-of-sequence tokens do not count. After each step,
-    `enough` is called with the fewest steps of a drafter, and the work ends when it returns True and all have some.
+    `enough` is called with the fewest steps of a drafter. The work ends when it returns True, and the first drafter and
+    another one have steps; drafters without any are left out.
     """
     assert draft.usable, "its engine would decode plainly for ever"
     on_gpu = target.device.type == "cuda"
@@ -164,9 +171,9 @@ def time_in_turn(
         policy.clock.synchronize = on_gpu  # during the prefill; each step decides anew
         with closing(engine.run([_lengthened(target, request) for request in batch], policy.clock)) as events:
             for event in events:
-                fewest = min(map(len, policy.steps.values()))
-                if enough(fewest) and fewest:
-                    steps = policy.steps.items()
+                first, *others = policy.steps.values()
+                if enough(min(map(len, policy.steps.values()))) and first and (any(others) or not others):
+                    steps = [(name, some) for name, some in policy.steps.items() if some]
                     costs = {name: StepCost.of(name, drafters[name].max_nodes, some) for name, some in steps}
                     return TimedSteps(costs, policy.clock.seconds["prefill"] / runs)
                 if event.generation is not None:
@@ -179,9 +186,9 @@ def share_time(
 ) -> Iterator[tuple[int, Callable[[int], bool]]]:
     """Yield batch sizes with `enough` of `time_in_turn`, which ends their work after `steps`.
 
-    Each has an equal part of the time that is left; when it is over, `fewest` steps are enough. The first size comes
-    in any case, others if the fewest steps would end in time. They took `needed` seconds at the size before, and are
-    assumed to grow with the root of the size.
+    Each has an equal part of the time that is left; when it is over, `fewest` steps are enough, and any number of them
+    once all time is over. The first size comes in any case, others if the fewest steps would end in time. They took
+    `needed` seconds at the size before, and are assumed to grow with the root of the size.
     """
     needed = 0.0
     for number, size in enumerate(batch_sizes):
@@ -196,7 +203,7 @@ def share_time(
             if done >= fewest:
                 needed = min(needed, budget.used - started)
             progress.reach(number + min(max(done / steps, spent), _ALMOST))
-            return done >= (steps if spent < 1 else fewest)
+            return done >= (steps if spent < 1 else fewest) or budget.left <= 0
 
         progress.reach(number, f"batch size {size}: plain steps and trees in turn")
         yield size, enough

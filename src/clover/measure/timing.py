@@ -93,6 +93,11 @@ class TimedDecoding:
                 return None
         wait_for(self._device)
         self.seconds += time.perf_counter() - started
+        return self.run
+
+    @property
+    def run(self) -> Run:
+        """Return what was decoded so far; a text that goes on has no acceptance yet."""
         return Run(
             texts=tuple(tuple(chain(*row)) for row in self._steps),
             seconds=self.seconds,

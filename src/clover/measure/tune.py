@@ -1,7 +1,7 @@
 """`clover tune`: the fastest tree, or none, for each batch size on this machine, saved with the draft."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -26,8 +26,6 @@ from clover.engine import Request
 from clover.errors import UserError
 from clover.files import check_output_file
 from clover.measure.budget import Budget, growing_parts
-from clover.measure.comparison import affordable_tokens, shorten, warm_up
-from clover.measure.methods import Method
 from clover.measure.options import TuneOptions
 from clover.measure.ranks import MAX_DEPTH, RankPath, rank_texts
 from clover.measure.report.output import Report, check_outputs, publish
@@ -38,11 +36,14 @@ from clover.measure.report.words import duration, mode, number_of, times
 from clover.measure.session import OWN, PLAIN, Session
 from clover.measure.steps import StepCost, share_time, time_in_turn
 from clover.measure.systems import draft_kind
-from clover.measure.timing import WRITTEN_TOGETHER, time_decoding
+from clover.measure.timing import WRITTEN_TOGETHER, TimedDecoding
 from clover.measure.trees import TreeCandidate, tree_label, worth_timing
 from clover.options import next_command
 
-_WRITING_SHARE, _FEWEST_TEXTS = 0.4, 3  # of the time, for texts; trees are chosen by so many at least
+_WRITING_SHARE, _FEWEST_TOKENS = (
+    0.4,
+    8,
+)  # of the time that loading leaves, for texts; fewer tokens choose no tree
 _STEPS, _FEWEST = 40, 8  # Steps of each tree that are timed, and the least, however late it is.
 _ORIGIN = ("device", "dtype", "machine", "threads", "date", "versions")
 _SHOWN = 4  # The table has so many trees of each batch size, besides plain decoding.
@@ -95,14 +96,14 @@ def run_tune(options: TuneOptions, console: Console | None = None, errors: Conso
         file = file or _file_of(session.draft.place)
         origin = session.provenance("tune", options, "files")
         texts = rank_paths(session, options, progress, budget, min(session.draft.model.max_depth, MAX_DEPTH))
-        sizes = _measure(session, options, texts, budget, progress)
+        sizes, missing = _measure(session, options, texts, budget, progress)
     tuning = _tuning(session, origin, sizes)
     write_entry(file, tuning)
     best = [f"{times(one.speedup)} at batch {one.step.batch_size}" for one, *_ in sizes[:3]]
     title = f"{draft_kind(session.draft.model.config)}, tuned: {', '.join(best)}"
     facts = {"time": duration(budget.used)}
-    if missing := options.batch_sizes[len(sizes) :]:
-        facts["not timed"] = f"batch size {', '.join(map(str, missing))}, by {budget.why}"
+    if missing:
+        facts["not timed"] = f"{'; '.join(missing)}; by {budget.why}"
     report = make_tune_report(session, options, title, texts, sizes, **facts, **dict(budget.facts))
     wrote = f"wrote {file}; --tree auto, the default, starts from it"
     publish(report, console, options.json, lines=[wrote, next_command("use it", "serve", options)])
@@ -153,24 +154,32 @@ def rank_paths(
 ) -> list[tuple[RankPath, ...]]:
     """Return, for each text that the target writes, where the draft ranks its tokens; see `clover.measure.ranks`.
 
-    A few texts are written in any case, shorter ones on a slow target, others for as long as a part of the time lasts.
+    The first few texts are written together, others for as long as a part of the time lasts. Texts end where that part
+    is half over, and ranks where all of it is. UserError if that leaves hardly a token.
     """
     requests, draft = session.requests(options.temperature, options.seed), session.draft.model
     engine, found, took = session.engine(OWN), list[tuple[RankPath, ...]](), 0.0
-    seconds = _FEWEST_TEXTS * warm_up([Method(OWN, engine)], requests[:1])
-    requests = shorten(
-        requests, affordable_tokens(seconds, _WRITING_SHARE * budget.left, options.max_new_tokens)
-    )
+    loaded, end = budget.used, budget.used + _WRITING_SHARE * max(budget.left, 0.0)
+    first, second, *others = [*growing_parts(len(requests), WRITTEN_TOGETHER), [], []]
     progress.begin(len(requests))
-    for numbers in growing_parts(len(requests), WRITTEN_TOGETHER):
-        if len(found) >= _FEWEST_TEXTS and budget.share + took > _WRITING_SHARE:
+    progress.say("writing texts with the target, and ranking their tokens with the draft")
+    for numbers in filter(None, [first + second, *others]):
+        left, started = end - budget.used, budget.used
+        if found and took > left:
             break
-        started, some = budget.share, [requests[number] for number in numbers]
-        texts = time_decoding(engine, some).texts
-        found += rank_texts(session.target, draft, some, texts, depth)
-        progress.reach(len(found), "writing texts with the target, and ranking their tokens with the draft")
-        took = budget.share - started
-    return found
+        some = [requests[number] for number in numbers]
+        decoding = TimedDecoding(engine, some)
+        decoding.advance(left / 2)
+        texts = decoding.run.texts
+        found += rank_texts(session.target, draft, some, texts, depth, enough=lambda: budget.used >= end)
+        progress.reach(len(found))
+        took = budget.used - started
+    if (tokens := sum(map(len, found))) < _FEWEST_TOKENS and budget.used >= end:
+        raise UserError(
+            f"--max-minutes {budget.minutes:g} is too short: loading took {duration(loaded)}, and then there was "
+            f"time for {number_of(tokens, 'token')} of the target's text"
+        )
+    return [paths for paths in found if paths]
 
 
 def _measure(
@@ -179,9 +188,9 @@ def _measure(
     texts: Sequence[Sequence[RankPath]],
     budget: Budget,
     progress: Progress,
-) -> list[list[TimedTree]]:
-    """Return, per batch size, all trees, the fastest first."""
-    draft, sizes = session.draft.model, list[list[TimedTree]]()
+) -> tuple[list[list[TimedTree]], list[str]]:
+    """Return, per batch size, all trees, the fastest first; and what was not timed, or hardly, in words."""
+    draft, sizes, missing = session.draft.model, list[list[TimedTree]](), list[str]()
     depth = min(draft.max_depth, MAX_DEPTH)
     own = own_shape(draft).cut(depth)
     progress.begin(len(options.batch_sizes))
@@ -189,8 +198,21 @@ def _measure(
         for size, enough in share_time(options.batch_sizes, budget, _STEPS, _FEWEST, progress):
             candidates = worth_timing(texts, own, depth, size, known_tokens(draft))
             batches = session.batches(size, options.temperature, options.seed)
-            sizes.append(time_trees(session, batches, candidates, enough, options.seed))
-    return sizes
+            timed = time_trees(session, batches, candidates, enough, options.seed)
+            sizes.append(timed)
+            missing += _missing(size, timed, candidates)
+    if untimed := options.batch_sizes[len(sizes) :]:
+        missing.append(f"batch size {', '.join(map(str, untimed))}")
+    return sizes, missing
+
+
+def _missing(size: int, timed: Sequence[TimedTree], candidates: Sequence[TreeCandidate]) -> Iterator[str]:
+    """Yield which trees were not timed at a batch size, and how few steps of the others were."""
+    names, few = {one.step.tree for one in timed}, min(one.step.steps for one in timed)
+    if left := [tree_label(one.spec) for one in candidates if one.spec not in names]:
+        yield f"at batch size {size} {', '.join(left)}"
+    if few < _FEWEST:
+        yield f"more than {number_of(few, 'step')} of each tree at batch size {size}"
 
 
 def time_trees(
@@ -242,19 +264,20 @@ def make_tune_report(
     **facts: str,
 ) -> Report:
     """Return the report of a tuning; `steps` says how they were timed, `facts` come last on the card and in JSON."""
-    draft, prompts = session.draft, number_of(len(texts), "prompt") + session.left_out_words
+    draft, tokens, every = session.draft, sum(map(len, texts)), len(session.prompts)
+    prompts = f"{len(texts)} of " * (len(texts) < every) + number_of(every, "prompt") + session.left_out_words
     trees = [one.to_dict() for some in sizes for one in some]
     card = {
         "target": session.target_name,
         "draft": f"{draft.name} ({draft_kind(draft.model.config)})",
-        "acceptance on": f"{prompts}, {options.max_new_tokens} new tokens each at most, {mode(options.temperature)}",
+        "acceptance on": f"{prompts}, {number_of(tokens, 'token')} in all, {mode(options.temperature)}",
     }
     return Report(
         title,
         session.provenance("tune", options, "files"),
         [*card.items(), *facts.items()],
         [best_table(sizes, steps)],
-        data={"prompts": len(texts), "trees": trees, **facts},
+        data={"prompts": len(texts), "tokens": tokens, "trees": trees, **facts},
     )
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from clover.data import TextBatch
 from clover.data.features import Features
 from clover.drafts import DraftModel
-from clover.drafts.copies import Copied, CopyWeights, copied_in, mix_copies
+from clover.drafts.copies import Copied, CopyWeights, choose_mixed, copied_in
 from clover.drafts.vocabulary import target_tokens
 from clover.metrics import Acceptance
 from clover.train.losses import chunk_rows, target_logits_of
@@ -35,7 +35,10 @@ def walk(draft: DraftModel, batch: TextBatch, features: Features, outputs: Tenso
 
 
 def _right(draft: DraftModel, batch: TextBatch, features: Features, outputs: Tensor) -> Tensor:
-    """Return whether each head's first choice at a position is the target's own token, and learnt: Long [B, T, D]."""
+    """Return whether each head's first choice at a position is the target's own token, and learnt: Long [B, T, D].
+
+    Heads behind one that is wrong are not asked, and count as wrong: a chain ends there.
+    """
     learnt, depth, length = batch.predicted_mask, len(outputs), batch.tokens.shape[1]
     vocab_size, device = draft.target.vocab_size, outputs.device
     found = torch.zeros(*learnt.shape, depth, dtype=torch.long, device=device)
@@ -47,14 +50,19 @@ def _right(draft: DraftModel, batch: TextBatch, features: Features, outputs: Ten
     for part in torch.arange(len(text), device=device).split(chunk_rows(vocab_size, device)):
         row, at = text[part], start[part] + 1
         best[row, at] = target_logits_of(draft, features.hidden_target[row, at]).argmax(-1)
-    for part in torch.arange(len(text), device=device).split(chunk_rows(2 * vocab_size * depth, device)):
-        row, at = text[part][:, None], start[part]
-        compared = (at[:, None] + 1 + torch.arange(depth, device=device)).clamp_max(length - 1)
-        logits = draft.train_logits(outputs[:, text[part], at].movedim(0, 1))  # [r, D, V']
-        if weights and copies:
-            of = Copied(*(values[row, compared] for values in copies))
-            chosen = mix_copies(logits, of, weights, draft.d2t, vocab_size).argmax(-1)
-        else:
-            chosen = target_tokens(draft.d2t, logits.argmax(-1))
-        found[row[:, 0], at] = (chosen == best[row, compared]).long()
+    reached = torch.arange(len(text), device=device)
+    for head, output in enumerate(outputs):
+        known = reached[start[reached] + 1 + head < length - 1]
+        reached = known[:0]
+        for part in known.split(chunk_rows(2 * vocab_size, device)):
+            row, at = text[part], start[part]
+            compared, logits = at + 1 + head, draft.train_logits(output[row, at][:, None])  # [r, 1, V']
+            if weights and copies:
+                of = Copied(*(values[row, compared][:, None] for values in copies))
+                chosen = choose_mixed(logits, of, weights, draft.d2t, vocab_size)[:, 0]
+            else:
+                chosen = target_tokens(draft.d2t, logits[:, 0].argmax(-1))
+            right = chosen == best[row, compared]
+            found[row, at, head] = right.long()
+            reached = torch.cat((reached, part[right]))
     return found
