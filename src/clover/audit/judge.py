@@ -25,10 +25,7 @@ PlainSide = ModelSource | Endpoint
 SAFETY = 6.0  # A near-tie's gap is at most this many times the measured rounding.
 ALARM = 1e-4  # The probability of a false alarm by all tests of one audit together.
 _MAX_MEDIAN = 3.0  # Half of a method's errors may be this many times the measured rounding.
-_PROBES, _FEWEST = (
-    8,
-    8,
-)  # Rounding is measured at so many places of a text, and at so many in all, however late.
+_PROBES = 8  # Rounding is measured at so many places of a text.
 _SIGMA = 1.5  # The deviation of normal errors, divided by the median of their absolute values.
 _LEAST_SPREAD = 4.0  # The largest error is at least so many typical ones.
 _RARE = 1e-3  # So improbable a number of near-ties is a defect.
@@ -130,7 +127,8 @@ def measure_rounding(
 ) -> Rounding:
     """Measure rounding: the plain side writes tokens again, next to others, with the text so far as its prompt.
 
-    Texts have turns, place by place; once `enough` returns True after the first few, the others are left out.
+    Texts have turns, place by place; once `enough` returns True after a place, the others are left out. Where few were
+    measured, rounding is taken to be as much larger as their mean may be off.
     """
     probes = list[list[tuple[Text, Case]]]()
     for case, text in texts.items():
@@ -138,8 +136,7 @@ def measure_rounding(
         one = [(text.after(at, 1), replace(case, start=text.tokens[:at], new_tokens=1)) for at in places]
         probes += [one] if case.params.greedy else []
     every = [probe for turn in zip_longest(*probes) for probe in turn if probe is not None]
-    again = [case for _, case in every]
-    written = plain.write(again[:_FEWEST], together) + plain.write(again[_FEWEST:], together, enough)
+    written = plain.write([case for _, case in every], together, enough)
     found = [(own, text) for (own, _), text in zip(every, written, strict=True) if not text.cut]
     changed = sum(first_difference(*pair) is not None for pair in found)
     differences = [error for pair in found for error in logprob_errors(*pair)]
@@ -148,6 +145,7 @@ def measure_rounding(
     typical = max(fmean(error * error for error in errors) ** 0.5, least)
     if not plain.goes_on:  # Some errors are of another text, since a prompt may have other tokens.
         typical = _SIGMA * median(errors)
+    typical *= max(1.0, _PROBES / max(len(found), 1)) ** 0.5
     pair, unit = max(2**0.5 * typical, 1e-6), max(typical, least)
     spread = max(_LEAST_SPREAD, errors[int(0.9 * len(errors))] / unit)
     # Of sampled tokens rounding changes about pair / T: a choice changes where two scores are that close.

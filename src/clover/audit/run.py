@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from itertools import product, zip_longest
+from itertools import count, product, zip_longest
 from math import inf
 from typing import Any
 
@@ -166,8 +166,11 @@ def audit(options: AuditOptions, console: Console | None = None, errors: Console
         progress.say("loading")
         audit, facts = _server_audit(options) if options.server else _target_audit(options, budget)
         budget.start(progress)
-        progress.begin(audit.steps)
-        result = audit.run(lambda doing: progress.reach(progress.done + 1, doing), budget)
+        progress.begin(1.0)
+        doings = count()
+        result = audit.run(
+            lambda doing: progress.reach(max(next(doings) / audit.steps, budget.share), doing), budget
+        )
     report = make_audit_report(options, audit, result, [*facts, *budget.facts])
     if options.html is not None:
         write_text(options.html, report.html())  # before anything is printed, as in `publish`

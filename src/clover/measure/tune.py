@@ -154,30 +154,34 @@ def rank_paths(
 ) -> list[tuple[RankPath, ...]]:
     """Return, for each text that the target writes, where the draft ranks its tokens; see `clover.measure.ranks`.
 
-    The first few texts are written together, others for as long as a part of the time lasts. Texts end where that part
-    is half over, and ranks where all of it is. UserError if that leaves hardly a token.
+    First one text is written, then more at a time, for as long as a part of the time lasts; the first may use a third
+    of it. Of what there is for some texts the target has half, and the draft the rest. UserError if that leaves hardly
+    a token.
     """
     requests, draft = session.requests(options.temperature, options.seed), session.draft.model
     engine, found, took = session.engine(OWN), list[tuple[RankPath, ...]](), 0.0
     loaded, end = budget.used, budget.used + _WRITING_SHARE * max(budget.left, 0.0)
-    first, second, *others = [*growing_parts(len(requests), WRITTEN_TOGETHER), [], []]
     progress.begin(len(requests))
     progress.say("writing texts with the target, and ranking their tokens with the draft")
-    for numbers in filter(None, [first + second, *others]):
-        left, started = end - budget.used, budget.used
+    for numbers in growing_parts(len(requests), WRITTEN_TOGETHER):
+        started = budget.used
+        left = (end - started) / (1 if found else 3)
         if found and took > left:
             break
         some = [requests[number] for number in numbers]
         decoding = TimedDecoding(engine, some)
         decoding.advance(left / 2)
         texts = decoding.run.texts
-        found += rank_texts(session.target, draft, some, texts, depth, enough=lambda: budget.used >= end)
+        over = started + left
+        found += rank_texts(
+            session.target, draft, some, texts, depth, enough=lambda over=over: budget.used >= over
+        )
         progress.reach(len(found))
         took = budget.used - started
     if (tokens := sum(map(len, found))) < _FEWEST_TOKENS and budget.used >= end:
         raise UserError(
             f"--max-minutes {budget.minutes:g} is too short: loading took {duration(loaded)}, and then there was "
-            f"time for {number_of(tokens, 'token')} of the target's text"
+            f"time for {number_of(tokens, 'token')} of the target's text; give more"
         )
     return [paths for paths in found if paths]
 
