@@ -88,6 +88,7 @@ def tau_rows(measured: dict[str, Any], file: Path) -> list[TauRow]:
     try:
         words = measured["provenance"]["command"].split()
         target = "int8" if "int8" in words else measured["provenance"]["dtype"]
+        target += ", without copies from the text" if "--no-copies" in words else ""
         return [
             TauRow(group["group"], one["tree"], one["temperature"], target, _tau(group))
             for one in measured["settings"]

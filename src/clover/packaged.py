@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -55,10 +56,8 @@ def packaged_drafts() -> list[PackagedDraft]:
             try:
                 if not (file.parent / "model.safetensors").is_file():
                     raise UserError(f"{file.parent} holds no model.safetensors; install the package again")
-                draft = PackagedDraft(
-                    f"{name}/{file.parent.name}", package, file.parent, read_config(file.parent)
-                )
-                found.append(draft)
+                named = f"{name}/{_printable(file.parent.name)}"
+                found.append(PackagedDraft(named, package, file.parent, read_config(file.parent)))
             except (UserError, OSError) as error:
                 warnings.warn(f"a draft of {package} cannot be used: {one_line(error)}", stacklevel=2)
     return found
@@ -69,10 +68,21 @@ def _folders() -> Iterator[tuple[str, str, Path]]:
     yield assets.SMOLLM2.name, _OWN, assets.SMOLLM2
     for entry in sorted(entry_points(group=GROUP), key=lambda one: (one.name, one.value)):
         package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
-        # find_spec would import what stands before a dot.
-        spec = find_spec(entry.value) if entry.value.isidentifier() else None
-        for place in (spec.submodule_search_locations or ()) if spec else ():
-            yield entry.name, package, Path(place)
+        for place in _module_folders(entry.value):
+            yield _printable(entry.name), _printable(package), Path(place)
+
+
+def _module_folders(name: str) -> Sequence[str]:
+    """Return the folders of a module, which is not imported; none for a name with dots, whose parents would be."""
+    try:
+        spec = find_spec(name) if name.isidentifier() else None
+    except ValueError:  # a module of this process that came from no file
+        spec = None
+    return [*(spec.submodule_search_locations or ())] if spec else []
+
+
+def _printable(name: str) -> str:
+    return re.sub(r"[^\w.+ -]", "?", name)
 
 
 def draft_place(

@@ -15,7 +15,11 @@ class ExportOptions:
     """The options of `clover export`."""
 
     draft: Annotated[
-        str, argument("Trained draft: a directory, a name on the hub, or an embedded one.", metavar="DRAFT")
+        str,
+        argument(
+            "Trained draft: a directory, a name on the hub, an embedded one, or one of a package.",
+            metavar="DRAFT",
+        ),
     ]
     directory: Annotated[Path, argument("Directory to write; it appears when it is whole.", metavar="DIR")]
     to: Annotated[
