@@ -12,6 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from clover import assets, load, packaged
+from clover.drafts import load_unbound
+from clover.drafts.config import Fit, fit_of
 from clover.errors import UserError
 from clover.measure.session import Session
 from clover.options import ModelOptions
@@ -89,6 +91,19 @@ def test_what_the_draft_was_not_trained_on_is_told(
     assert "clover evaluate --draft" in str(told[0].message) and model.engine.draft is not None
     plain = load(target, tree="plain").generate("the cat sat", max_new_tokens=12)
     assert load(target, tree="own").generate("the cat sat", max_new_tokens=12).tokens == plain.tokens
+
+
+def test_a_draft_that_learns_on_other_weights_loses_the_name_of_its_model(
+    pair: tuple[Path, Path], tmp_path: Path
+) -> None:
+    config, target = load_unbound(pair[1]).config, TargetModel.load(pair[0])
+    config.note_target(target)
+    assert config.target_name == "Tiny-1M-Instruct"
+    other = TargetModel.load(changed_target(pair[0], tmp_path / "mine", norms=True))
+    config.note_target(other)
+    assert config.target_name is None
+    described = config.to_dict()
+    assert (fit_of(described, other), fit_of(described, target)) == (Fit.WEIGHTS, Fit.SHAPE)
 
 
 def test_other_tokens_or_sizes_find_nothing(

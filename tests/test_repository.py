@@ -170,7 +170,7 @@ BUDGET = {
     # starting values whatever the default dtype is, and what they are; how near a target is to a draft's own; files
     # that hold less than they describe
     # a choice of the mixture without rows of the whole vocabulary, which took minutes
-    "drafts": (2400, 17, 77),
+    "drafts": (2411, 17, 77),  # trained drafts note more of their target
     # counts finite logits, which `verify` did
     "engine": (1934, 19, 36),  # texts that cannot go on: again plainly, their last text; stop strings
     "errors": (76, 1, 5),  # the one table of all that was removed; an error that holds results

