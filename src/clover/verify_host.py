@@ -28,10 +28,10 @@ def verify_drawn(
     """
     draws = tree.draws
     assert draws is not None, "recursive rejection sampling reads how the children were drawn"
-    paths, last = [[0] for _ in tree.tokens], [-1] * len(tree.tokens)
-    nodes, depth = draws.nodes.tolist(), 0
+    paths, last, depth = [[0] for _ in tree.tokens], [-1] * len(tree.tokens), 0
+    nodes, made = draws.nodes.tolist(), tree.tokens.new_tensor
     while unfinished := [row for row, token in enumerate(last) if token < 0]:
-        probs = target_probs(torch.tensor(_filled_up(paths)))
+        probs = target_probs(made(_filled_up(paths)))
         for row in unfinished:
             child, left = None, probs[row]
             if (node := paths[row][-1]) in nodes[row]:
@@ -41,10 +41,10 @@ def verify_drawn(
             else:
                 paths[row].append(child)
         depth += 1
-    counts, path = torch.tensor(list(map(len, paths))), torch.tensor(_filled_up(paths))
-    index, end = torch.arange(path.shape[1]), counts.unsqueeze(1) - 1
+    counts, path = made(list(map(len, paths))), made(_filled_up(paths))
+    index, end = made(range(path.shape[1])), counts.unsqueeze(1) - 1
     followed = tree.tokens.gather(1, path).roll(-1, dims=1).masked_fill(index > end, 0)
-    return Verified(path, counts, torch.where(index == end, torch.tensor(last).unsqueeze(1), followed))
+    return Verified(path, counts, torch.where(index == end, made(last).unsqueeze(1), followed))
 
 
 def _filled_up(paths: Sequence[list[int]]) -> list[list[int]]:

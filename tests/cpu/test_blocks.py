@@ -52,6 +52,14 @@ class Doubled(nn.Module):
         return 2 * states
 
 
+def test_layers_in_training_are_not_tried() -> None:
+    """They run their own code, so a trial would compare it with itself."""
+    made = shared_copy(tiny_model("phi3", torch.float32).train())
+    streamline(made)
+    assert not any(changed(made))
+    made.eval()(torch.tensor([[3, 4, 5]]), use_cache=False)
+
+
 def test_each_kind_of_layer_is_tried_for_itself() -> None:
     model: Any = tiny_model("llama", torch.float32)
     count = len(layers_of(model))

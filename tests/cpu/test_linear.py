@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.nn.utils import prune
 
 from clover.cpu import apply, linear, shared_copy, speed_up
 from clover.cpu.apply import can_speed_up
@@ -212,3 +213,13 @@ def test_layers_of_one_input_get_their_own_outputs_though_another_thread_comes_b
     first, second = (shared.part(inputs, index, run) for index in range(2))
     assert first.tolist() == [[1, 2]] and second.tolist() == [[3, 4, 5]]
     assert shared.part(others, 1, lambda rows: rows + 8).tolist() == [[8, 8, 8]]  # nothing was kept
+
+
+def test_weights_that_a_hook_makes_of_others_are_shared() -> None:
+    layer = nn.Linear(8, 8)
+    prune.l1_unstructured(layer, "weight", 0.5)
+    copied, inputs = shared_copy(nn.Sequential(layer)), torch.randn(2, 8)
+    assert copied[0].weight_orig is layer.weight_orig
+    with torch.no_grad():
+        layer.weight_orig.mul_(2)
+        assert torch.equal(copied(inputs), layer(inputs))

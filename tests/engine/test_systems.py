@@ -127,3 +127,13 @@ def test_the_default_tree_is_as_deep_as_the_draft(target: TargetModel) -> None:
         drafter = Engine(target, draft).drafter
         assert drafter is not None
         assert drafter.max_depth == depth
+
+
+@pytest.mark.parametrize("name", ["clover1", "clover2", "eagle"])
+def test_a_draft_in_training_drafts_as_one_that_is_not(name: str) -> None:
+    """Layers of another form than LLaMA's run their own code then, too."""
+    target = TargetModel(tiny_model("phi3", torch.float32))
+    draft = SYSTEMS[name].from_target(target).train()
+    found = run(Engine(target, draft, "own"), [Request((3, 4, 5), 8)])
+    assert tokens_of(found) == tokens_of(run(Engine(target), [Request((3, 4, 5), 8)]))
+    assert draft.training and not draft.for_inference().training

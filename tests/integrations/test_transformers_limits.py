@@ -108,7 +108,7 @@ def _offloaded(model, folder):
     (_as_peft_prepares, "a prepare_inputs_for_generation that is not the model's class's own"),
     (_with_adapter_names, "adapter_names choose an adapter for each row"),
     (_added_later, r"training mode \(its part model\.layers\.1\.mlp"),
-    (_quantised_dynamically, r"q_proj is quantised while it runs \(torch\.ao's Linear\)"),
+    (_quantised_dynamically, r"q_proj is a quantised layer of torch\.ao \(Linear\)"),
     (_offloaded, "its lm_head is offloaded .to disk or CPU memory.; load the model whole"),
 ])  # fmt: skip
 def test_models_that_would_write_another_text_are_refused(change, named, tmp_path: Path):

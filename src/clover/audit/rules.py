@@ -36,7 +36,8 @@ class Rules:
         seen[list(self.prompt)] = True
         factor = params.repetition_penalty
         scores = torch.where(seen, torch.where(scores < 0, scores * factor, scores / factor), scores)
-        scores = scores - params.frequency_penalty * counts - params.presence_penalty * (counts > 0)
+        present = (counts > 0).to(scores)
+        scores = scores - params.frequency_penalty * counts - params.presence_penalty * present
         scores[list(params.banned_tokens)] = -inf
         return scores if params.greedy else _filtered(scores / params.temperature, params)
 

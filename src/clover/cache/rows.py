@@ -248,7 +248,8 @@ class CachedRows:
 def on_device(numbers: Sequence[int], device: torch.device) -> Tensor:
     """Return numbers as Long [n] on a device, by a transfer for which the host need not wait."""
     pinned = device.type == "cuda"
-    return torch.tensor(numbers, dtype=torch.long, pin_memory=pinned).to(device, non_blocking=pinned)
+    on_host = torch.tensor(numbers, dtype=torch.long, device="cpu", pin_memory=pinned)
+    return on_host.to(device, non_blocking=pinned)
 
 
 def fixed_capacity(slots: int) -> int:

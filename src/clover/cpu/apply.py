@@ -83,7 +83,9 @@ def can_speed_up(module: nn.Module) -> bool:
 
 def shared_copy(module: AnyModule, keep: Sequence[object] = ()) -> AnyModule:
     """Return a copy of a module's structure that shares all tensors and the objects in `keep`."""
-    shared = [*module.parameters(), *module.buffers(), *keep]
+    # Weights that a hook makes of others, as pruning does, are plain attributes.
+    made = [one for part in module.modules() for one in vars(part).values() if isinstance(one, Tensor)]
+    shared = [*module.parameters(), *module.buffers(), *made, *keep]
     return copy.deepcopy(module, {id(thing): thing for thing in shared})
 
 

@@ -127,10 +127,9 @@ def _rotated(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 
 def _may_be(layer: Any) -> bool:
-    """Return True if a layer has the parts of LLaMA's form and no hooks that would be passed over."""
-    if not all(hasattr(layer, name) for name in _PARTS) or not hasattr(
-        layer.input_layernorm, "variance_epsilon"
-    ):
+    """Return True if a layer has the parts of LLaMA's form, no hooks that would be passed over, and is not trained."""
+    parts = all(hasattr(layer, name) for name in _PARTS)
+    if not parts or layer.training or not hasattr(layer.input_layernorm, "variance_epsilon"):
         return False
     attention = layer.self_attn
     found = getattr(getattr(attention, "config", None), "_attn_implementation", None)
@@ -170,13 +169,14 @@ def _run(layer: Any, like: Tensor, tokens: int, seen: int) -> Tensor:
     noise, attention = torch.Generator().manual_seed(tokens), layer.self_attn
 
     def drawn(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=noise).to(like.dtype)
+        return torch.randn(shape, dtype=torch.float32, device="cpu", generator=noise).to(like.dtype)
 
     store = _Store(drawn, seen, attention.layer_idx)
     hidden, rotation = drawn(_ROWS, tokens, len(like)), drawn(2, _ROWS, tokens, attention.head_dim)
-    visible = torch.rand((_ROWS, 1, tokens, seen + tokens), generator=noise) > 0.3
+    shape = _ROWS, 1, tokens, seen + tokens
+    visible = torch.rand(shape, dtype=torch.float32, device="cpu", generator=noise) > 0.3
     visible[..., -1] = True
-    mask = torch.where(visible, 0.0, float("-inf")).to(like.dtype)
+    mask = torch.where(visible, like.new_zeros(()), float("-inf"))
     output = layer(hidden, attention_mask=mask, cache=store, position_embeddings=tuple(rotation.unbind()))
     return output if isinstance(output, Tensor) else torch.empty(0)
 

@@ -61,7 +61,7 @@ def is_alike(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> bool:
     All numbers of 16 bits are tried, or as many of a wider dtype.
     """
     inputs = _inputs(dtype)
-    apart = torch.zeros(len(inputs), 2, dtype=dtype)
+    apart = inputs.new_zeros(len(inputs), 2)
     apart[:, 0] = inputs
     whole = function(inputs)
     ends = [function(inputs[start : start + 3].clone()) for start in range(0, 300, 3)]
@@ -76,14 +76,15 @@ def is_alike(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> bool:
 @torch.no_grad()
 def _is_elementwise(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> bool:
     """Return True if outputs depend on one input each."""
-    inputs = torch.linspace(-4, 4, 7, dtype=dtype)
+    inputs = torch.linspace(-4, 4, 7, dtype=dtype, device="cpu")
     whole, alone = function(inputs), torch.cat([function(one) for one in inputs.split(1)])
     return whole.shape == alone.shape and bool((whole - alone).abs().max() < _CLOSE)
 
 
 def _inputs(dtype: torch.dtype) -> Tensor:
     if dtype.itemsize == 2:
-        every = torch.arange(-(2**15), 2**15, dtype=torch.int16).view(dtype)
+        every = torch.arange(-(2**15), 2**15, dtype=torch.int16, device="cpu").view(dtype)
         return every[every.isfinite()]
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(2**16, generator=generator).mul_(4).to(dtype)
+    normal = torch.randn(2**16, dtype=torch.float32, device="cpu", generator=generator)
+    return normal.mul_(4).to(dtype)

@@ -62,7 +62,7 @@ def _signs_are_exact() -> bool:
 def _is_exact(way: Callable[["_Sums", Tensor], Tensor]) -> bool:
     """Return True if sums are exact for random numbers and for the largest ones that there are."""
     rows, weight, products = trial(32, 64, 1024)
-    sums, expected = _Sums(weight, torch.ones(64)), products.float()
+    sums, expected = _Sums(weight, weight.new_ones(64, dtype=torch.float32)), products.float()
     return all(torch.equal(way(sums, rows[:count]), expected[:count]) for count in (1, 2, 32))
 
 
@@ -71,7 +71,7 @@ class _Sums:
 
     def __init__(self, weight: Tensor, scales: Tensor):
         self.packed = torch.ops.onednn.qlinear_prepack(weight, [1, weight.shape[1]])
-        self.scales, self.zeros = scales, torch.zeros(len(scales), dtype=torch.int64)
+        self.scales, self.zeros = scales, scales.new_zeros(len(scales), dtype=torch.int64)
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Return float32 [R, O] for rows int8 [R, I], between -127 and 127."""
@@ -122,7 +122,7 @@ class Int8Product:
         most = _BLOCK // 2 if self.fine else _BLOCK
         if len(self._parts) == 1 and len(rows) <= most:
             return self._outputs(self._parts[0], *self._whole(rows), self.bias).to(dtype)
-        outputs = torch.empty(len(rows), sum(self._sizes), dtype=dtype)
+        outputs = rows.new_empty(len(rows), sum(self._sizes), dtype=dtype)
         blocks = -(-len(rows) // most)  # of about the same number of rows
         for inputs, found in zip(rows.tensor_split(blocks), outputs.tensor_split(blocks), strict=True):
             whole, scales = self._whole(inputs)
@@ -144,7 +144,7 @@ class Int8Product:
             return whole.to(torch.int8), scales
         count, width = whole.shape
         first = (whole / SHIFT).round_()
-        both = torch.empty(2 * count, width, dtype=torch.int8)
+        both = whole.new_empty(2 * count, width, dtype=torch.int8)
         both[:count] = first
         both[count:] = whole.sub_(first, alpha=SHIFT)
         return both, scales
@@ -160,7 +160,8 @@ class Int8Product:
 
 def _rounded(weight: Tensor) -> Rounded:
     """Return a weight [O, I] as int8, with one scale per output; a part at a time, which takes little memory."""
-    whole, scales = torch.empty(weight.shape, dtype=torch.int8), torch.empty(len(weight))
+    whole = weight.new_empty(weight.shape, dtype=torch.int8)
+    scales = weight.new_empty(len(weight), dtype=torch.float32)
     for one, to, scale in zip(*(each.split(_ROUNDED) for each in (weight, whole, scales)), strict=True):
         exact = one.to(torch.float32)
         scale.copy_(exact.abs().amax(1).clamp_min_(_LEAST).div_(MOST))
@@ -270,7 +271,7 @@ def _kept(groups: Mapping[str, Sequence[Any]], keep: Keep) -> Mapping[str, Tenso
         layout[f"{place}.whole"] = torch.empty(
             sum(size), _weight(layers[0]).shape[1], dtype=torch.int8, device="meta"
         )
-        layout[f"{place}.scales"] = torch.empty(sum(size), device="meta")
+        layout[f"{place}.scales"] = torch.empty(sum(size), dtype=torch.float32, device="meta")
 
     @lru_cache(maxsize=1)
     def rounded(place: str) -> Rounded:

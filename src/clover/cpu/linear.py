@@ -151,7 +151,8 @@ def int8_linear(layer: nn.Linear) -> nn.Linear:
 
 def linear_of(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
     """Return a frozen layer with this weight [O, I] and bias [O]; no random numbers are drawn."""
-    layer: Any = nn.Linear(1, 1, bias=False, device="meta")  # on another device it would draw a weight
+    # On another device it would draw a weight.
+    layer: Any = nn.Linear(1, 1, bias=False, device="meta", dtype=weight.dtype)
     layer.out_features, layer.in_features = weight.shape
     layer.weight = nn.Parameter(weight.detach().contiguous(), requires_grad=False)
     layer.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)

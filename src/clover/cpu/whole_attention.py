@@ -143,7 +143,7 @@ def trial(rows: int, columns: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return int8 [rows, width] and [columns, width], random and the largest there are, and their products, float64."""
     generator = torch.Generator().manual_seed(0)
     left, right = (
-        torch.randint(-MOST, MOST + 1, (count, width), generator=generator, dtype=torch.int8)
+        torch.randint(-MOST, MOST + 1, (count, width), generator=generator, dtype=torch.int8, device="cpu")
         for count in (rows, columns)
     )
     left[0], left[1], right[0], right[1] = MOST, -MOST, MOST, -MOST
@@ -168,7 +168,7 @@ def _scores(rows: Tensor, keys: Sequence[Tensor]) -> Tensor:
     parts, together, group, count, width = rows.shape
     heads, slots = rows.reshape(parts, together, group * count, width), len(keys[0])
     lines = [one.view(2 * slots, -1).T for one in keys]
-    sums = torch.empty(parts * together, group * count, 2 * slots, dtype=torch.int32)
+    sums = rows.new_empty(parts * together, group * count, 2 * slots, dtype=torch.int32)
     if together * group * count <= _FEW:
         apart = heads.new_zeros(parts, together, group * count, together, width)
         apart.diagonal(dim1=1, dim2=3).copy_(heads.permute(0, 2, 3, 1))
@@ -186,10 +186,10 @@ def _values_of(planes: Tensor, values: Sequence[Tensor]) -> Tensor:
     together = pairs // parts
     width = values[0].shape[1] // together
     if together * rows > 2 * _FEW:
-        sums = torch.empty(pairs, rows, width, dtype=torch.int32)
+        sums = planes.new_empty(pairs, rows, width, dtype=torch.int32)
         _multiply(planes, (head for one in values for head in one.split(width, 1)), sums)
         return sums
-    sums = torch.empty(parts, together * rows, together * width, dtype=torch.int32)
+    sums = planes.new_empty(parts, together * rows, together * width, dtype=torch.int32)
     _multiply(planes.view(parts, -1, slots), values, sums)
     own = sums.view(parts, together, rows, together, width).diagonal(dim1=1, dim2=3)
     return own.permute(0, 3, 1, 2).reshape(pairs, rows, width)
@@ -208,7 +208,7 @@ def _weighted(scores: Tensor, values: Sequence[Tensor], value_scales: Tensor) ->
     total = _total(weights)
     most = weights.mul_(value_scales).amax(-1, keepdim=True)
     fine = weights.mul_(_MOST / most.clamp_min(_LEAST)).round_().to(torch.int16)
-    planes = torch.empty(len(fine), 2, *fine.shape[1:], dtype=torch.int8)
+    planes = fine.new_empty(len(fine), 2, *fine.shape[1:], dtype=torch.int8)
     planes[:, 1].copy_(fine)  # keeps the lower eight bits, as a number from -128 to 127
     planes[:, 0].copy_(fine.add_(_PLANE // 2).bitwise_right_shift_(8))
     sums = _values_of(planes.flatten(1, 3), values)
@@ -237,7 +237,8 @@ def _read_mask(mask: Tensor | None, query: Tensor, groups: int, count: int, caus
 
 @lru_cache(maxsize=2)
 def _causal(tokens: int) -> _Seen:
-    return _Seen(tokens, torch.ones(1, 1, tokens, tokens, dtype=torch.bool).triu_(1), first=1)
+    every = torch.ones(1, 1, tokens, tokens, dtype=torch.bool, device="cpu")
+    return _Seen(tokens, every.triu_(1), first=1)
 
 
 def _seen_by(mask: Tensor, batch: int, heads: int, tokens: int, groups: int) -> _Seen:

@@ -136,7 +136,7 @@ class DraftModel(PreTrainedModel):
     @torch.inference_mode(False)
     @torch.no_grad()
     def _made_fast(self, full_precision: bool) -> Self:
-        draft = shared_copy(self, [self.config, self._target, self._fast, *self._lm_head])
+        draft = shared_copy(self, [self.config, self._target, self._fast, *self._lm_head]).eval()
         draft.make_tables()
         speed_up(draft, int8=not full_precision)
         if not full_precision:

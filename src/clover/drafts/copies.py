@@ -175,7 +175,7 @@ def fit_copy_weights(guesses: Guesses) -> list[float] | None:
 
 
 def _share(guesses: Guesses, at: Tensor) -> float:
-    share, right, probs = 0.5, guesses.copy_right[at], guesses.right_prob[at]
+    share, right, probs = 0.5, guesses.copy_right[at].double(), guesses.right_prob[at]
     for _ in range(_ROUNDS):
         by_copying = share * right / (share * right + (1 - share) * probs).clamp_min(1e-12)
         # The divisor is one larger: the share stays below 1, as RecallConfig requires, and is 0 where there are none.

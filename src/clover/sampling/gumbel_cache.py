@@ -68,7 +68,7 @@ class GumbelCache:
             for position in range(max(start, end), start + depths)
         ]
         if missing:
-            row, at = torch.tensor(missing).T
+            row, at = torch.tensor(missing, device=self._seeds.device).T
             self._numbers[row, at % room] = gumbels(self._seeds[row, None], CHOICE, at[:, None], self._tokens)
         self._ends = [max(end, start + depths) for start, end in zip(starts, self._ends, strict=True)]
         self._slots = positions % room

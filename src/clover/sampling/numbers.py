@@ -41,7 +41,7 @@ def gumbels(seeds: Tensor, *counters: Tensor | int) -> Tensor:
     state = state_of(seeds, *counters)
     if state.device.type != "cpu":
         return _gumbel(state).float()
-    numbers = torch.empty(state.shape, dtype=torch.float32)
+    numbers = torch.empty(state.shape, dtype=torch.float32, device=state.device)
     for block, into in zip(state.reshape(-1).split(_BLOCK), numbers.view(-1).split(_BLOCK), strict=True):
         into.copy_(_gumbel(block))
     return numbers

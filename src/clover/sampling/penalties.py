@@ -34,9 +34,9 @@ class Penalties:
     ) -> None:
         self._vocab_size, self._device = vocab_size, device
         self._configure(params)
-        # Padding, and tokens that have no logit, go into one column more than V.
-        width = vocab_size + 1
-        seen = torch.zeros(len(prompts), width if self._repetition is not None else 0, dtype=torch.bool)
+        width = vocab_size + 1  # One column more, for padding and tokens that have no logit.
+        size = len(prompts), width * (self._repetition is not None)
+        seen = torch.zeros(size, dtype=torch.bool, device="cpu")
         if self._repetition is not None:
             rows = [row for row, prompt in enumerate(prompts) for _ in prompt]
             seen[rows, [min(token, vocab_size) for prompt in prompts for token in prompt]] = True

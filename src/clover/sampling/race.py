@@ -27,7 +27,7 @@ def winners(scores: Tensor, seeds: Tensor, positions: Tensor, greedy: list[bool]
         seeds, positions: Long [B], whose numbers they are (`CHOICE`).
         greedy: sequences whose result is not used, so that they need no work.
     """
-    steps = torch.arange(scores.shape[1]) * STEP
+    steps = torch.arange(scores.shape[1], device=scores.device) * STEP
     best = most_probable(scores)
     tops = scores.gather(1, best.unsqueeze(1)) + gumbels(
         seeds[:, None], CHOICE, positions[:, None], best[:, None]
@@ -44,7 +44,7 @@ def winners(scores: Tensor, seeds: Tensor, positions: Tensor, greedy: list[bool]
 def _candidates(scores: Tensor, states: Tensor, bound: float) -> Tensor:
     """Return the tokens that may reach the bound, Long [M], rising, of scores [V] and states Long [V] to be mixed."""
     if not math.isfinite(bound):
-        return torch.arange(len(scores))
+        return torch.arange(len(scores), device=scores.device)
     near = bound - _REACH
     number = _REACH - _MARGIN - _RELATIVE * abs(bound)
     # A uniform number above exp(-exp(-number)): as an unsigned state the last so many of 2^64, that is -most … -1

@@ -65,7 +65,7 @@ class Sampler(Coupling):
 
     def _bias_tensor(self) -> Tensor:
         """Return logit bias and bans, float64 [B, 1, V]; no penalty brings a banned token back."""
-        bias = torch.zeros(len(self._params), 1, self._vocab_size, dtype=torch.float64)
+        bias = torch.zeros(len(self._params), 1, self._vocab_size, dtype=torch.float64, device="cpu")
         for row, params in enumerate(self._params):
             for token, value in params.logit_bias.items():
                 bias[row, 0, token] = value

@@ -227,6 +227,6 @@ def _check_class(model: Any) -> None:
     for name, module in model.named_modules():
         if type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
             raise UserError(
-                f"{kind}: {name} is quantised while it runs (torch.ao's {type(module).__name__}), by scales that "
-                "depend on all tokens of a pass; quantise the weights alone, as torchao's weight-only schemes do"
+                f"{kind}: {name} is a quantised layer of torch.ao ({type(module).__name__}), whose scales may depend "
+                "on all tokens of a pass; quantise the weights alone, as torchao's weight-only schemes do"
             )

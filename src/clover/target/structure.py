@@ -139,7 +139,7 @@ def sdpa_mask(mask: Tensor | None, num_tokens: int, cache: KVCache, dtype: torch
         if lone or (mask is None and cache.length == 0):
             return None
     mask = cache.causal_mask(num_tokens) if mask is None else mask
-    return torch.where(mask, 0.0, float("-inf")).to(dtype)
+    return torch.where(mask, torch.zeros((), dtype=dtype, device=mask.device), float("-inf"))
 
 
 def cache_argument(base: nn.Module) -> str:

@@ -206,8 +206,8 @@ def weighted_terms(values: Sequence[Tensor] | Tensor, config: LossConfig) -> Ten
 
 def head_weights(counts: Tensor, config: LossConfig) -> Tensor:
     """Return what the sums of each head over `counts` [D] positions are multiplied by in the loss, [D]."""
-    heads = torch.arange(len(counts), dtype=counts.dtype, device=counts.device)
-    return config.decay**heads / counts.clamp_min(1)
+    divisors = counts.clamp_min(1).to(torch.promote_types(counts.dtype, torch.float32))
+    return config.decay ** torch.arange(len(counts)).to(divisors) / divisors
 
 
 def target_logits_of(draft: DraftModel, hidden: Tensor) -> Tensor:

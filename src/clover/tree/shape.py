@@ -119,7 +119,7 @@ class TreeShape:
                 [1, 0, 1, 0],
                 [1, 1, 0, 1]], dtype=torch.int32)
         """
-        mask = torch.eye(len(self.parents), dtype=torch.bool)
+        mask = torch.eye(len(self.parents), dtype=torch.bool, device="cpu")
         for node, parent in enumerate(self.parents[1:], start=1):
             mask[node] |= mask[parent]
         return mask

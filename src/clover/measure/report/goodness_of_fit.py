@@ -38,7 +38,7 @@ def chi_square(counts: Tensor, expected: Tensor) -> float:
 def two_samples(first: Sequence[Hashable], second: Sequence[Hashable]) -> float:
     """Return the p-value that two samples come from one distribution: a chi-square test of homogeneity."""
     samples, names = (Counter(first), Counter(second)), list(dict.fromkeys((*first, *second)))
-    counts = torch.tensor([[float(sample[name]) for name in names] for sample in samples])
+    counts = torch.tensor([[sample[name] for name in names] for sample in samples], dtype=torch.float64)
     return chi_square(counts, counts.sum(1, keepdim=True) * counts.sum(0) / counts.sum())
 
 
@@ -53,4 +53,4 @@ def uniform_places(probs: Iterable[tuple[float, float]]) -> float:
     places = (pairs[:, 1] + inside * pairs[:, 0]).clamp(0, 1 - 1e-9)
     bins = max(min(_BINS, len(pairs) // 10), 1)
     counts = (places * bins).long().bincount(minlength=bins)[None]
-    return chi_square(counts, torch.full((1, bins), len(pairs) / bins))
+    return chi_square(counts, torch.full((1, bins), len(pairs) / bins, dtype=torch.float64))

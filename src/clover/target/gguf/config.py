@@ -218,7 +218,7 @@ def _scaling(
             return found
     if kind not in ("none", "linear") or attention != 1.0:
         raise file.refusal(f"its rotary frequencies are scaled in a way that is not supported ({kind})")
-    factors = torch.ones(head // 2, dtype=torch.float64) if one is None else one
+    factors = torch.ones(head // 2, dtype=torch.float64, device="cpu") if one is None else one
     return _factors(scale * factors, rotary["rope_theta"], head, context)
 
 
@@ -228,7 +228,7 @@ def _factors(factors: torch.Tensor, theta: float, head: int, context: int) -> di
     if bool((factors == largest).all()):
         return {} if largest == 1 else {"rope_type": "linear", "factor": largest}
     llama3 = {"rope_type": "llama3", "factor": largest} | _LLAMA3
-    waves = 2 * math.pi * theta ** (torch.arange(0, head, 2, dtype=torch.float64) / head)
+    waves = 2 * math.pi * theta ** (torch.arange(0, head, 2, dtype=torch.float64, device="cpu") / head)
     low, high = llama3["low_freq_factor"], llama3["high_freq_factor"]
     smooth = ((llama3["original_max_position_embeddings"] / waves - low) / (high - low)).clamp(0, 1)
     expected = 1 / ((1 - smooth) / llama3["factor"] + smooth)

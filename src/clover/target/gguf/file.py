@@ -75,7 +75,8 @@ class GgufFile:
         """
         import gguf
 
-        stored, found = self._stored(name), torch.empty(self.tensors[name])
+        stored = self._stored(name)
+        found = torch.empty(self.tensors[name], dtype=torch.float32, device="cpu")
         assert stored is not None, "the end of the file was checked"
         rows = stored.reshape(-1, stored.shape[-1])
         numbers, step = found.view(len(rows), -1).numpy(), max(1, _PART // rows.shape[1])

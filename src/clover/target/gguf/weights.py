@@ -29,7 +29,7 @@ def load_weights(
     no weight, or one has another shape.
     """
     with torch.device("meta"):
-        skeleton: Any = auto_class(config).from_config(config)
+        skeleton: Any = auto_class(config).from_config(config, dtype=dtype)
     expected = skeleton.state_dict()
     if config.tie_word_embeddings:
         expected.pop("lm_head.weight", None)
@@ -37,7 +37,7 @@ def load_weights(
     unused = file.tensors.keys() - {name for names in sources.values() for name in names} - set(FACTORS)
     if unused:
         raise file.refusal(f"no weight of {config.model_type} is made of its tensor {min(unused)}")
-    layout = {name: expected[name].to(dtype) for name in sources}
+    layout = {name: expected[name] for name in sources}
     make = partial(_weight, file, config, sources, layout)
     weights = None
     if cached and sum(weight.nbytes for weight in layout.values()) >= weight_cache.SMALLEST:
