@@ -1,4 +1,4 @@
-"""Compare whole texts of an int8 target with those of plain decoding, one text at a time: every token must be equal.
+"""Compare whole texts of an exact target with those of plain decoding, one text at a time: every token must be equal.
 
 python -m benchmarks.exact_texts --target smollm2 --new 256 --rounds 4 --minutes 60
 
@@ -59,7 +59,8 @@ class Written:
 
 def main(given: argparse.Namespace, words: Sequence[str]) -> int:
     """Print the sums after each round and return how many texts differ; UserError if a target is not exact."""
-    options = ModelOptions(target=given.target, weights="int8")
+    weights = None if given.dtype else "int8"
+    options = ModelOptions(target=given.target, dtype=given.dtype, weights=weights, exact=weights is None)
     drafts = (given.draft,) if set(given.trees) - {PLAIN, "lookup"} else ()
     session = Session.load(options, drafts, given.prompts, given.new, given.rounds * ROUND)
     if not session.target.exact:
@@ -137,6 +138,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--target", default=None, help="the embedded one when left out")
+    parser.add_argument("--dtype", default=None, help="of plain weights with --exact; int8 when left out")
     parser.add_argument("--draft", default=None)
     parser.add_argument("--prompts", nargs="*", default=None)
     parser.add_argument("--new", type=int, default=256, help="new tokens of each text")

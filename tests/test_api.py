@@ -258,7 +258,7 @@ def test_a_target_alone_is_refused(pair: tuple[Path, Path]) -> None:
 
 @pytest.mark.parametrize("option", [{"dtype": "bfloat16"}, {"device": "cpu"}, {"weights": "int8"}])
 def test_a_loaded_target_is_not_moved_without_a_word(model: Clover, option: dict[str, str]) -> None:
-    with pytest.raises(UserError, match="keeps its dtype, device and weights"):
+    with pytest.raises(UserError, match="leave dtype, device, weights and exact out"):
         clover.load(model.target, tree="plain", **option)  # type: ignore[arg-type]
 
 

@@ -44,6 +44,7 @@ def load(
     compile: bool | str = False,
     weights: str | None = None,
     weight_cache: bool = True,
+    exact: bool = False,
 ) -> Clover:
     """Load a target and its draft.
 
@@ -61,23 +62,20 @@ def load(
         trust_remote_code: run model code that the hub delivers.
         compile: let `torch.compile` compile the decoding steps, or name another of its backends. The first steps
             then take a minute or more.
-        weights: "int8" rounds weights and inputs of the target's linear layers to int8, on a CPU (docs/int8.md); as
-            they are when left out. The dtype left out is then bfloat16.
+        weights: "int8" rounds weights and inputs of the target's linear layers, on a CPU; the dtype is then bfloat16.
         weight_cache: keep weights that must be converted in the user's cache, and map them from then on.
+        exact: let texts be equal to the last bit however they are decoded, on a CPU (docs/lossless.md).
 
-    Raises:
-        UserError: if something cannot be loaded, or does not fit together.
+    Raises UserError if something cannot be loaded, or does not fit together.
     """
     tree, embedded, name = parse_tree(tree), target is None, ""
     if target is None or isinstance(target, (str, os.PathLike)):
         name = os.fspath(target or assets.TARGET)
         if tree.needs_draft and draft is None and not embedded:
             packaged.check_has_draft(name)  # before loading, which may last
-        target = TargetModel.load(name, dtype, device, trust_remote_code, weights, weight_cache)
-    elif any(given is not None for given in (dtype, device, weights)):
-        raise UserError(
-            "the target is loaded, and keeps its dtype, device and weights; leave dtype, device and weights out"
-        )
+        target = TargetModel.load(name, dtype, device, trust_remote_code, weights, weight_cache, exact)
+    elif exact or any(given is not None for given in (dtype, device, weights)):
+        raise UserError("the target is loaded; leave dtype, device, weights and exact out")
     if tree.needs_draft:
         draft = packaged.draft_place(draft, None if embedded else target, name)
     elif draft is not None and not isinstance(tree, PlainTree):

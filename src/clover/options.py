@@ -87,6 +87,13 @@ Weights = Annotated[
         metavar="int8",
     ),
 ]
+Exact = Annotated[
+    bool,
+    _models(
+        "Texts are equal to the last bit however they are decoded, on a CPU; slower. int8 weights have that anyway.",
+        "--exact",
+    ),
+]
 Threads = Annotated[int | None, _models("Threads on a CPU. Left out: one for each core.", min=1)]
 NoWeightCache = Annotated[
     bool,
@@ -184,12 +191,13 @@ class ModelOptions:
     threads: Threads = None
     trust_remote_code: TrustRemoteCode = False
     weights: Weights = None
+    exact: Exact = False
     no_weight_cache: NoWeightCache = False
 
     @property
     def loading(self) -> dict[str, Any]:
         """Return the arguments of `TargetModel.load` other than the name."""
-        names = ("dtype", "device", "trust_remote_code", "weights")
+        names = ("dtype", "device", "trust_remote_code", "weights", "exact")
         given = {name: getattr(self, name) for name in names}
         return {**given, "weight_cache": not self.no_weight_cache}
 
@@ -242,9 +250,9 @@ def command_line(name: str, options: Any, files: str = "") -> str:
 def next_command(why: str, name: str, options: Any, *more: str) -> str:
     """Return a line that says what to do next, and the command that does it to the same target and draft."""
     words = ["clover", name]
-    for field in ("target", "draft", "dtype", "weights"):
+    for field in ("target", "draft", "dtype", "weights", "exact"):
         if value := getattr(options, field, None):
-            words += ["--" + field, str(value)]
+            words += ["--" + field] if value is True else ["--" + field, str(value)]
     return f"{why}: {shlex.join([*words, *more])}"
 
 

@@ -20,13 +20,13 @@ def test_it_is_the_mean_over_all_positions() -> None:
     texts = [[5, 7, 9, 11], [3], [4, 4]]
     found = measure_perplexity(target, texts)
     assert found is not None and found.positions == 4
-    for model, value in ((target.model, found.plain), (target.running, found.int8)):
+    for model, value in ((target.model, found.plain), (target.running, found.running)):
         total = 0.0
         with torch.inference_mode():
             for text in texts:
                 chances = model(input_ids=torch.tensor([text])).logits[0].double().log_softmax(-1)
                 total += sum(float(chances[i, token]) for i, token in enumerate(text[1:]))
         assert value == pytest.approx(exp(-total / 4), rel=1e-4)
-    assert 0.9 < found.int8 / found.plain < 1.1 and found.int8 != found.plain
+    assert 0.9 < found.running / found.plain < 1.1 and found.running != found.plain
     assert "times that of the plain weights; the same best token" in str(found)
     assert measure_perplexity(target, [[3]]) is None

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from clover.cpu import int8
-from clover.cpu.int8 import Int8Layer, Int8Product, int8_copy, int8_layers
+from clover.cpu.exact import ExactLayer
+from clover.cpu.int8 import Int8Product, int8_copy, int8_layers
 from clover.errors import UserError
 
 pytestmark = pytest.mark.skipif(not int8.sums_are_exact(), reason="no exact products of int8 here")
@@ -135,9 +136,9 @@ def test_layers_of_a_copy(dtype: torch.dtype) -> None:
     assert found.dtype == dtype and found.shape == plain.shape == (2, 5, 20)
     error = (found.double() - plain.double()).norm() / plain.double().norm()
     assert 0 < error < 0.03
-    assert copied.rounded == sum(weight.numel() for name, weight in before.items() if "weight" in name) - 320
+    assert copied.replaced == sum(weight.numel() for name, weight in before.items() if "weight" in name) - 320
     assert copied.left == {"raw": 12}
-    assert type(fast.gate_proj) is Int8Layer and type(model.gate_proj) is nn.Linear
+    assert type(fast.gate_proj) is ExactLayer and type(model.gate_proj) is nn.Linear
     assert fast.gate_proj.weight is model.gate_proj.weight
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     torch.testing.assert_close(
@@ -217,10 +218,10 @@ def test_a_large_head_is_a_product_of_int8_and_a_small_one_is_not(monkeypatch: p
         torch.manual_seed(0)
         head, rows = nn.Linear(256, 700), torch.randn(26, 256)
     expected = head(rows)
-    assert not isinstance(int8.int8_head(head), Int8Layer)
+    assert not isinstance(int8.int8_head(head), ExactLayer)
     monkeypatch.setattr(int8, "_LARGE", head.weight.numel())
     large = int8.int8_head(head)
-    assert isinstance(large, Int8Layer) == int8.sums_are_exact()
+    assert isinstance(large, ExactLayer) == int8.sums_are_exact()
     assert (large(rows) - expected).norm() < 0.02 * expected.norm()
 
 

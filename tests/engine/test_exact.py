@@ -1,4 +1,6 @@
-"""With int8 weights the whole text is that of plain decoding of one text at a time, in bfloat16, to the last token.
+"""The whole text of an exact target is that of plain decoding of one text at a time, to the last token.
+
+With int8 weights in bfloat16, and with plain weights in bfloat16 or float32, by turns.
 
 Every family × trees (chain, 25 nodes, re-ranked, copied from the text) × greedy and sampled × batches of 4 and 16.
 The drafts know the text, so that trees of all depths are accepted.
@@ -23,10 +25,14 @@ SETTINGS = (SamplingParams(), SamplingParams(temperature=0.8, seed=4))
 SMALL = EngineLimits(prefill_chunk=4, new_tokens=1)
 
 
+@pytest.mark.parametrize("weights", ["int8", None])
 @pytest.mark.parametrize("family", EVERY_FAMILY)
 @pytest.mark.usefixtures("small_caches")
-def test_whole_texts(family: str) -> None:
-    target = TargetModel(tiny_model(family, torch.bfloat16), weights="int8")
+def test_whole_texts(family: str, weights: str | None) -> None:
+    wide = weights is None and FAMILIES.index(family) % 2
+    target = TargetModel(
+        tiny_model(family, torch.float32 if wide else torch.bfloat16), weights=weights, exact=True
+    )
     assert target.exact
     requests = requests_of(16, SETTINGS, new_tokens=24)
     plain = [run(Engine(target), [request])[0] for request in requests]

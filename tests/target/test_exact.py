@@ -27,8 +27,16 @@ MORE = 9  # tokens after the path
 
 
 @pytest.fixture(scope="module", params=EVERY_FAMILY)
-def target(request: pytest.FixtureRequest) -> TargetModel:
-    target = TargetModel(tiny_model(request.param, torch.bfloat16), weights="int8")
+def family(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture(scope="module", params=["int8", "bfloat16", "float32"])
+def target(family: str, request: pytest.FixtureRequest) -> TargetModel:
+    """With int8 weights, and exact in two dtypes."""
+    weights = request.param if request.param == "int8" else None
+    model = tiny_model(family, torch.float32 if request.param == "float32" else torch.bfloat16)
+    target = TargetModel(model, weights=weights, exact=weights is None)
     assert target.exact and not target.inexact
     return target
 

@@ -10,6 +10,7 @@ import torch
 import clover
 from clover.cpu import int8
 from clover.cpu.blocks import Streamlined
+from clover.cpu.exact import ExactLayer
 from clover.engine import Engine
 from clover.errors import UserError
 from clover.target import TargetModel, tensors_fingerprint, weights_fingerprint
@@ -23,9 +24,9 @@ pytestmark = pytest.mark.skipif(not int8.sums_are_exact(), reason="no exact prod
 def test_every_family(family: str) -> None:
     model = tiny_model(family, torch.float32)
     plain, target = TargetModel(model), TargetModel(model, weights="int8")
-    assert target.int8 is not None and not target.int8.left
-    layers = [part for part in target.base.modules() if type(part) is int8.Int8Layer]
-    assert layers and type(target.head.linear) is int8.Int8Layer
+    assert target.copied is not None and not target.copied.left
+    layers = [part for part in target.base.modules() if type(part) is ExactLayer]
+    assert layers and type(target.head.linear) is ExactLayer
     tokens = torch.randint(VOCAB, (2, CONTEXT // 8), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         expected, found = (one.logits(one.train_forward(tokens).hidden) for one in (plain, target))
@@ -52,9 +53,9 @@ def test_loading(tmp_path: Path) -> None:
         TargetModel.load(place, weights="int4")
     model = clover.load(place, weights="int8", device="cpu", tree="plain")
     assert model.generate([1, 2, 3], max_new_tokens=4).tokens
-    with pytest.raises(UserError, match="leave dtype, device and weights out"):
+    with pytest.raises(UserError, match="leave dtype, device, weights and exact out"):
         clover.load(target, weights="int8")
-    with pytest.raises(UserError, match="compiled steps do not go with int8 weights"):
+    with pytest.raises(UserError, match="compiled steps go neither with int8 weights"):
         Engine(target, compile=True)
 
 

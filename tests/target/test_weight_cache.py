@@ -202,8 +202,8 @@ def test_a_target_takes_its_weights_once(dtype: str, tmp_path: Path, monkeypatch
 
 
 def fine(target: TargetModel) -> list[bool]:
-    assert target.int8 is not None
-    return [one.product.fine for one in target.int8.products]  # type: ignore[attr-defined]
+    assert target.copied is not None
+    return [one.product.fine for one in target.copied.products]
 
 
 @pytest.mark.skipif(not int8.sums_are_exact(), reason="no exact products of int8 here")

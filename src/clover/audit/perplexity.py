@@ -1,4 +1,4 @@
-"""How far a target with int8 weights is from its plain weights: perplexity and best tokens on the same texts."""
+"""How far an exact target, with int8 weights or without, is from the plain model: perplexity and best tokens."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _TOKENS = 2048  # at most, of one text; and of all texts
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Perplexity with int8 weights and with plain ones, at so many positions, and how often the best token agrees."""
+    """Perplexity as the target runs and of the plain model, at so many positions, and how often best tokens agree."""
 
-    int8: float
+    running: float
     plain: float
     positions: int
     same_best: float
 
     def __str__(self) -> str:
-        ratio = self.int8 / self.plain
+        ratio = self.running / self.plain
         agreed = f"the same best token at {self.same_best:.1%} of {self.positions:,} positions"
-        return f"perplexity {self.int8:.3f}, {ratio:.4f} times that of the plain weights; {agreed}"
+        return f"perplexity {self.running:.3f}, {ratio:.4f} times that of the plain weights; {agreed}"
 
 
 @torch.inference_mode()
 def measure_perplexity(
     target: TargetModel, texts: Sequence[Sequence[int]], enough: Enough = never
 ) -> Perplexity | None:
-    """Return the perplexity of a target with int8 weights on texts, at most 2,048 tokens; None if none has two tokens.
+    """Return the perplexity of an exact target on texts, at most 2,048 tokens; None if none has two tokens.
 
     Every token but the first of a text is predicted, by `target.running` and by the plain model in the same dtype. Once
     `enough` returns True after a text, the others are left out.
@@ -55,8 +55,8 @@ def measure_perplexity(
         positions += len(expected)
     if positions == 0:
         return None
-    int8, plain = (exp(loss / positions) for loss in losses)
-    return Perplexity(int8, plain, positions, same / positions)
+    running, plain = (exp(loss / positions) for loss in losses)
+    return Perplexity(running, plain, positions, same / positions)
 
 
 def _logits(model: torch.nn.Module, tokens: Tensor) -> Tensor:

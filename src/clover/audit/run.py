@@ -38,7 +38,7 @@ Fact = tuple[str, str]
 _TREES, _CHAIN = ("auto", "own", "lookup"), 4  # These trees are the default, with a chain of this depth.
 # These options are of an audit in this process, and of one of a server.
 _LOCAL = ("target", "draft", "trees", "dtype", "device", "threads", "compile")
-_LOCAL += ("trust_remote_code", "weights", "no_weight_cache")
+_LOCAL += ("trust_remote_code", "weights", "exact", "no_weight_cache")
 _REMOTE = ("plain_server", "model")
 # Shares of the time that is left before: for the reference, its rounding, and perplexity.
 _REFERENCE_SHARE, _ROUNDING_SHARE, _PERPLEXITY_SHARE = 0.4, 0.3, 0.1
@@ -231,9 +231,9 @@ def _target_audit(options: AuditOptions, budget: Budget) -> tuple[Audit, list[Fa
     audit = Audit(ModelSource(session.target), methods, modes, options.batch_sizes, hot)
     draft = session.draft.name if session.drafts else "none"
     facts = [("target", session.target_name + session.left_out_words), ("draft", draft)]
-    share = budget.part(_PERPLEXITY_SHARE)
-    quality = measure_perplexity(session.target, prompts, share) if session.target.weights else None
-    return audit, [*facts, *([(str(session.target.weights), str(quality))] if quality else [])]
+    copied, share = session.target.copied, budget.part(_PERPLEXITY_SHARE)
+    quality = None if copied is None else measure_perplexity(session.target, prompts, share)
+    return audit, [*facts, *([(session.target.weights or "exact", str(quality))] if quality else [])]
 
 
 def _needs_draft(options: AuditOptions) -> bool:

@@ -10,26 +10,29 @@ Gradients and compilers use the plain weights, which the layers share.
 Shapes: R rows, O outputs and I inputs of one layer.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers.pytorch_utils import Conv1D
 
 from clover.cache.whole import MOST, SHIFT
-from clover.cpu.apply import can_speed_up, layer_groups, shared_copy
-from clover.cpu.blocks import streamline
-from clover.cpu.elementwise import compute_alike
-from clover.cpu.linear import MAX_INT8_BYTES, FastLinear, SharedOutputs, int8_linear, is_plain, may_replace
-from clover.cpu.whole_attention import attend_exactly, trial
+from clover.cpu.exact import (
+    ExactLayer,
+    ExactModel,
+    exact_copy,
+    exact_layers,
+    joined_bias,
+    joined_weight,
+    weight_of,
+)
+from clover.cpu.linear import MAX_INT8_BYTES, FastLinear, int8_linear, may_replace
+from clover.cpu.whole_attention import trial
 from clover.errors import UserError
 
 INT8 = "int8"  # how users name these weights
-LINEAR = (nn.Linear, Conv1D)
 _BLOCK = 192  # rows of int8 that are multiplied at once: with more, a product takes the longer for each
 _ROUNDED = 2048  # outputs whose weights are rounded at once
 _WIDEST = 20_480  # outputs of one product: what lies between the operators stays small
@@ -169,131 +172,49 @@ def _rounded(weight: Tensor) -> Rounded:
     return Rounded(whole, scales)
 
 
-class _Shared(SharedOutputs):
-    """One product for layers that read the same input: of rows [R, I] and a dtype."""
-
-    def __init__(self, product: Callable[[Tensor, torch.dtype], Tensor], sizes: Sequence[int]):
-        super().__init__(sizes)
-        self.product: Any = product
-
-    def __call__(self, inputs: Tensor, index: int) -> Tensor:
-        """Return the outputs [R, O] of layer `index` for inputs [..., I], in their dtype."""
-        rows = inputs.reshape(-1, inputs.shape[-1])
-        return self.part(inputs, index, lambda _: self.product(rows, inputs.dtype))
-
-
-class Int8Layer(nn.Module):
-    """A linear layer over the weights of another one, which runs as a product of int8 unless gradients are on."""
-
-    def __init__(self, layer: Any, shared: _Shared, index: int):
-        super().__init__()
-        self.weight, self.bias = layer.weight, layer.bias
-        self.training = layer.training
-        self._plain = (layer,)  # a tuple keeps nn.Module from registering it a second time
-        self.shared, self._index = shared, index
-
-    def forward(self, input: Tensor) -> Tensor:
-        """Return outputs [..., O] for inputs [..., I], in their dtype."""
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return self._plain[0](input)
-        return self.shared(input, self._index).view(*input.shape[:-1], -1)
-
-
-@dataclass(frozen=True)
-class Int8Model:
-    """A copy of a model's structure with int8 layers.
-
-    Attributes:
-        model: the copy; it shares all tensors with the original.
-        rounded: numbers of all weights in int8.
-        left: numbers of weights that stay as they are, by the names of their parameters, embeddings left out.
-        layers: the int8 layers of the copy.
-    """
-
-    model: Any
-    rounded: int
-    left: Mapping[str, int]
-    layers: Sequence[Int8Layer]
-
-    @property
-    def products(self) -> list[_Shared]:
-        """Return the products of the layers, each once."""
-        return list(dict.fromkeys(layer.shared for layer in self.layers))
-
-    @property
-    def left_words(self) -> str:
-        """Return what is not in int8, in one line; empty if everything is."""
-        if not self.left:
-            return ""
-        count = sum(self.left.values())
-        share = count / (count + self.rounded)
-        return f"{share:.0%} of the weights stay as they are and not int8, such as {next(iter(self.left))}"
-
-
 def int8_copy(
     model: nn.Module, find_parts: Callable[[Any], Collection[nn.Module]], keep: Keep | None = None
-) -> Int8Model:
-    """Return a copy of a model whose linear layers are int8 layers, in the parts that `find_parts` finds in it.
+) -> ExactModel:
+    """Return a copy of a model whose linear layers are products of int8, in the parts that `find_parts` finds in it.
 
     `keep` finds or makes the rounded weights by name, if they are kept. UserError if the model is not whole on a CPU,
     or its weights are already quantised.
     """
-    _check_model(model)
-    copied = shared_copy(model)
-    attend_exactly(copied)
-    compute_alike(copied)
-    parts = [inner for part in find_parts(copied) for inner in part.modules()]
-    inside, made = set(parts), list[Int8Layer]()
-    places = {part: name for name, part in copied.named_modules()}
-    groups = [
-        (part, names)
-        for part, names in layer_groups(copied, LINEAR)
-        if all(getattr(part, name) in inside for name in names)
-    ]
-    weights = {
-        f"{places[part]}.{names[0]}": [getattr(part, name) for name in names] for part, names in groups
-    }
-    kept = None if keep is None else _kept(weights, keep)
-    for (part, names), (place, layers) in zip(groups, weights.items(), strict=True):
-        rounded = None if kept is None else Rounded(*(kept[f"{place}.{field}"] for field in Rounded._fields))
-        for name, layer in zip(names, int8_layers(layers, rounded=rounded), strict=True):
-            setattr(part, name, layer)
-            made.append(layer)
-    streamline(copied)
-    return Int8Model(copied, sum(layer.weight.numel() for layer in made), _left([*parts, copied]), made)
+
+    def make(groups: Mapping[str, Sequence[Any]]) -> Iterator[Sequence[nn.Module]]:
+        kept = None if keep is None else _kept(groups, keep)
+        for place, layers in groups.items():
+            fields = [f"{place}.{field}" for field in Rounded._fields]
+            yield int8_layers(
+                layers, rounded=None if kept is None else Rounded(*map(kept.__getitem__, fields))
+            )
+
+    return exact_copy(model, find_parts, make)
 
 
 def _kept(groups: Mapping[str, Sequence[Any]], keep: Keep) -> Mapping[str, Tensor] | None:
     """Return the fields of the rounded weights of groups of layers, by names that begin with the groups'."""
     layout = dict[str, Tensor]()
     for place, layers in groups.items():
-        size = [len(weight) for weight in map(_weight, layers)]
+        size = [len(weight) for weight in map(weight_of, layers)]
         layout[f"{place}.whole"] = torch.empty(
-            sum(size), _weight(layers[0]).shape[1], dtype=torch.int8, device="meta"
+            sum(size), weight_of(layers[0]).shape[1], dtype=torch.int8, device="meta"
         )
         layout[f"{place}.scales"] = torch.empty(sum(size), dtype=torch.float32, device="meta")
 
     @lru_cache(maxsize=1)
     def rounded(place: str) -> Rounded:
-        return _rounded(_together(groups[place]))
+        return _rounded(joined_weight(groups[place]))
 
     return keep(layout, lambda name: getattr(rounded(name.rpartition(".")[0]), name.rpartition(".")[2]))
 
 
-def _weight(layer: Any) -> Tensor:
-    return (layer.weight.T if isinstance(layer, Conv1D) else layer.weight).detach()
-
-
-def _together(layers: Sequence[Any]) -> Tensor:
-    return torch.cat([_weight(layer) for layer in layers])
-
-
-def int8_layers(layers: Sequence[Any], fine: bool = False, rounded: Rounded | None = None) -> list[Int8Layer]:
+def int8_layers(
+    layers: Sequence[Any], fine: bool = False, rounded: Rounded | None = None
+) -> list[ExactLayer]:
     """Return int8 layers for layers that read the same input, whose weights are `rounded` already if that is given."""
-    bias = None if layers[0].bias is None else torch.cat([layer.bias.detach() for layer in layers])
-    product = Int8Product(_together(layers) if rounded is None else rounded, fine, bias)
-    shared = _Shared(product, [len(_weight(layer)) for layer in layers])
-    return [Int8Layer(layer, shared, index) for index, layer in enumerate(layers)]
+    product = Int8Product(joined_weight(layers) if rounded is None else rounded, fine, joined_bias(layers))
+    return exact_layers(layers, product)
 
 
 def int8_head(layer: nn.Linear) -> Any:
@@ -330,7 +251,7 @@ class _Noise:
         return float(torch.cat(self._shares).mean()) if self._shares else 0.0
 
 
-def refine(rounded: Int8Model, run: Callable[[], Tensor]) -> None:
+def refine(rounded: ExactModel, run: Callable[[], Tensor]) -> None:
     """Let the products whose rows have outliers in a run of the model round rows to fifteen bits, and only these.
 
     `run` returns logits [1, T, V]. How loud an outlier must be is tried, by what the run's distributions are with
@@ -359,35 +280,9 @@ def _divergence(expected: Tensor, found: Tensor) -> float:
     return float((expected.exp() * (expected - found).nan_to_num(0.0)).sum(-1).mean())
 
 
-def _left(parts: Sequence[nn.Module]) -> dict[str, int]:
-    """Return the sizes of matrices that are used by none of the new layers, and are no table of embeddings."""
-    *parts, whole = parts
-    inside = {
-        weight
-        for part in parts
-        if type(part) not in (Int8Layer, *LINEAR) and not isinstance(part, nn.Embedding)
-        for weight in part.parameters(recurse=False)
-    }
-    return {
-        name: weight.numel()
-        for name, weight in whole.named_parameters()
-        if weight in inside and weight.dim() > 1
-    }
-
-
 def check_processor(device: torch.device) -> None:
     """Raise UserError if there are no exact products of int8 on a device."""
     if device.type != "cpu":
         raise UserError("int8 weights are for a CPU; leave them out, or choose the device cpu")
     if not sums_are_exact():
         raise UserError("this processor's int8 products are not exact; leave int8 weights out")
-
-
-def _check_model(model: nn.Module) -> None:
-    if not all(map(is_plain, model.parameters())):
-        raise UserError("the target's weights are quantised already; leave int8 weights out")
-    if not can_speed_up(model):
-        raise UserError(
-            "a target whose layers were changed or spread, as device_map does, cannot have int8 weights; load it "
-            "whole, on a CPU"
-        )

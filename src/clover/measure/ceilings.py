@@ -62,8 +62,8 @@ def measure_limits(target: TargetModel) -> Limits:
     read = [w for w in weights.values() if tied or w.data_ptr() != embedding.data_ptr()]
     needed = [weight.numel() * _share(weight, target.config) for weight in read]
     size = round(sum(n * weight.itemsize for n, weight in zip(needed, read, strict=True)))
-    if target.int8 is not None:
-        size -= target.int8.rounded * (target.lm_head_weight.itemsize - 1)
+    if target.weights is not None and target.copied is not None:
+        size -= target.copied.replaced * (target.lm_head_weight.itemsize - 1)
     return Limits(
         weight_bytes=size,
         flops_per_token=round(2 * sum(n for n, weight in zip(needed, read, strict=True) if weight.ndim > 1)),

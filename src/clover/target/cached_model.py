@@ -13,7 +13,9 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from clover.cache import KVCache, KVShape, WholeCache
 from clover.cpu import WAITING, fast_copy, is_plain
-from clover.cpu.int8 import INT8, int8_copy
+from clover.cpu.exact import ExactModel
+from clover.cpu.fixed_rows import fixed_rows_copy
+from clover.cpu.int8 import int8_copy
 from clover.errors import UserError
 from clover.target import loading, support
 from clover.target.protocol import HiddenStates
@@ -30,8 +32,9 @@ class CachedModel:
 
     Attributes:
         model: the model itself, which is never changed.
-        running: the model, or with int8 weights its copy, of which decoder and lm_head run.
-        int8: the int8 weights that run; None without.
+        running: the model, or its exact copy, of which decoder and lm_head run.
+        weights: "int8" if weights and inputs of linear layers are rounded so, None if they run as they are.
+        copied: the copy that runs for the sake of exact bits; None without.
         exact: whether the bits of a token depend on the text before it alone, as they do with most int8 targets.
         inexact: why not, for an int8 target; "" for others.
         base: the decoder without lm_head that runs: on a CPU a copy with faster layers over the same weights.
@@ -45,7 +48,11 @@ class CachedModel:
     _limit: tuple[int, str]
 
     def __init__(
-        self, model: PreTrainedModel, weights: str | None = None, kept_name: str | None = None
+        self,
+        model: PreTrainedModel,
+        weights: str | None = None,
+        kept_name: str | None = None,
+        exact: bool = False,
     ) -> None:
         _check_class(model)
         support.check_config(model.config)
@@ -65,21 +72,29 @@ class CachedModel:
                 f"{self.name}: its lm_head is offloaded (to disk or CPU memory); load the model whole"
             )
         loading.check_device(head.weight.device)
-        rounded = loading.check_weights(weights, head.weight.device) is not None
-        keep = None if kept_name is None else partial(find_or_make, kept_name)
-        self.int8 = int8_copy(model, self._parts, keep) if rounded else None
-        if self.int8 is not None and self.int8.left:
-            warnings.warn(f"{self.name}: {self.int8.left_words}", stacklevel=3)
-        self.exact, self.inexact = rounded, ""
-        self.running: Any = self.model if self.int8 is None else self.int8.model
+        self.weights = loading.check_weights(weights, head.weight.device)
+        loading.check_exact(exact, head.weight.device)
+        self.copied = self._exact_copy(exact, kept_name)
+        self.exact, self.inexact = self.copied is not None, ""
+        self.running: Any = self.model if self.copied is None else self.copied.model
         self.base: nn.Module
         self.base, head = self._parts(self.running)
-        if self.int8 is None:
+        if self.copied is None:
             self.base, head = fast_copy(nn.ModuleList([self.base, head]))
         self.cache_argument = find_cache_argument(self.base)
         self.head = LogitsHead(head, self.config)
         self.windows = Windows()
         self._copies: dict[Tensor, Tensor] = {}
+
+    def _exact_copy(self, wanted: bool, kept_name: str | None) -> ExactModel | None:
+        """Return the copy of the model that runs with int8 weights, or where exact bits are wanted."""
+        if self.weights is None:
+            return fixed_rows_copy(self.model, self._parts) if wanted else None
+        keep = None if kept_name is None else partial(find_or_make, kept_name)
+        copied = int8_copy(self.model, self._parts, keep)
+        if copied.left:
+            warnings.warn(f"{self.name}: {copied.left_words}", stacklevel=4)
+        return copied
 
     def _parts(self, model: Any) -> tuple[nn.Module, Any]:
         """Return the text decoder and the lm_head of a model."""
@@ -100,11 +115,6 @@ class CachedModel:
     def dtype_name(self) -> str:
         """Return the dtype as `--dtype` names it."""
         return str(self.dtype).removeprefix("torch.")
-
-    @property
-    def weights(self) -> str | None:
-        """Return "int8" if the weights run so, None if they run as they are."""
-        return None if self.int8 is None else INT8
 
     @property
     def lm_head_weight(self) -> Tensor:

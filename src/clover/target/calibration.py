@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clover.cpu.int8 import THRESHOLDS, Int8Model, refine
+from clover.cpu.exact import ExactModel
+from clover.cpu.int8 import THRESHOLDS, refine
 from clover.target.cached_model import CachedModel
 from clover.target.loading import FAILURES
 from clover.target.support import longest_run
@@ -39,7 +40,7 @@ Der Zug kam zu spät, weil es geschneit hatte. <p class="note">See <a href="inde
 
 
 @torch.inference_mode()
-def calibrate(target: CachedModel, rounded: Int8Model, tokenizer: Any, name: str | None = None) -> None:
+def calibrate(target: CachedModel, rounded: ExactModel, tokenizer: Any, name: str | None = None) -> None:
     """Let layers whose inputs have outliers round them to fifteen bits, by what a text of at most 256 tokens shows.
 
     Without a tokenizer the text is tokens from all over the vocabulary. With the `name` of the rounded weights in the

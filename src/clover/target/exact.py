@@ -1,4 +1,4 @@
-"""Whether a target with int8 weights gives a token the same bits however it is computed: tried on a few tokens."""
+"""Whether an exact target gives a token the same bits however it is computed: tried on a few tokens."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ def why_inexact(target: CachedModel, plain: PlainRun) -> str | None:
     """Return None if the tokens of a path have the same bits as plain text, one by one and in a tree; else why not."""
     if not functions_are_alike():
         return "this processor's exponentials depend on their place"
-    if target.int8 is not None and target.int8.left:
-        return f"{next(iter(target.int8.left))} is no linear layer and stays as it is"
+    if target.copied is not None and target.copied.left:
+        return f"{next(iter(target.copied.left))} is no linear layer and stays as it is"
+    if target.copied is not None and (uneven := target.copied.why_uneven()):
+        return uneven
     with _outputs(target.layers) as layers:
         target.train_forward(plain.text)
         whole = [output[:, TEXT:] for output in _taken(layers)]

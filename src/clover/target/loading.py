@@ -81,6 +81,12 @@ def check_weights(weights: str | None, device: torch.device) -> str | None:
     return weights
 
 
+def check_exact(exact: bool, device: torch.device) -> None:
+    """Raise UserError if exact texts are wanted on another device than a CPU."""
+    if exact and device.type != "cpu":
+        raise UserError("exact texts are for a CPU; leave --exact out, or choose the device cpu")
+
+
 def _multiplying_seconds(rows: torch.Tensor, weight: torch.Tensor) -> float:
     """Return the seconds of one product of rows [R, I] with weights [O, I]."""
     started = time.perf_counter()

@@ -40,7 +40,8 @@ class TargetModel(CachedModel):
     frozen. A tokenizer is needed for text, not for tokens. A run of a few tokens finds out how the model is built;
     UserError if it cannot verify token trees without loss. With the weights "int8" a copy of it runs whose linear
     layers are products of int8; its own weights stay as they are. With `kept_name` the int8 weights are kept under this
-    name in the weight cache, and so is what their calibration found.
+    name in the weight cache, and so is what their calibration found. With `exact` a copy runs in which tokens have the
+    same bits however many are computed together; UserError if they have not.
     """
 
     def __init__(
@@ -49,13 +50,16 @@ class TargetModel(CachedModel):
         tokenizer: PreTrainedTokenizerBase | None = None,
         weights: str | None = None,
         kept_name: str | None = None,
+        exact: bool = False,
     ) -> None:
-        super().__init__(model, weights, kept_name)
+        super().__init__(model, weights, kept_name, exact)
         self.tokenizer = tokenizer
-        if self.int8 is not None:
-            calibrate(self, self.int8, tokenizer, kept_name)
+        if self.weights is not None and self.copied is not None:
+            calibrate(self, self.copied, tokenizer, kept_name)
         with torch.no_grad():
             if self.exact and (reason := self._why_inexact()):
+                if exact:
+                    raise UserError(f"{self.name} cannot be bit-exact here: {reason}; leave --exact out")
                 self.exact, self.inexact = False, reason
                 warnings.warn(
                     f"{self.name} with int8 weights is not bit-exact: {reason}; texts may differ in near-ties",
@@ -93,6 +97,7 @@ class TargetModel(CachedModel):
         trust_remote_code: bool = False,
         weights: str | None = None,
         weight_cache: bool = True,
+        exact: bool = False,
     ) -> TargetModel:
         """Load a model and, if it has one, its tokenizer: from a directory, or by a name on the hub; safetensors only.
 
@@ -106,8 +111,11 @@ class TargetModel(CachedModel):
                 is then bfloat16.
             weight_cache: keep weights that must be converted (`clover.target.weight_cache`), and map them from then on;
                 int8 weights and their calibration, too.
+            exact: let the bits of a token depend on the text before it alone, on a CPU (docs/lossless.md); UserError if
+                that does not hold for this model and processor.
         """
         device = loading.resolve_device(device)
+        loading.check_exact(exact, device)
         if loading.check_weights(weights, device) is not None:
             dtype = dtype or torch.bfloat16
         resolved = None if dtype == "fastest" else loading.resolve_dtype(dtype, device)
@@ -118,7 +126,7 @@ class TargetModel(CachedModel):
         name = kept_name(source, config, f"int8-{dtype}".replace("torch.", "")) if keeps else None
         model = loading.load_model(source, config, dtype, device, trust_remote_code, weight_cache)
         tokenizer = loading.load_tokenizer(source, trust_remote_code)
-        return cls(model, tokenizer, weights, name)
+        return cls(model, tokenizer, weights, name, exact)
 
     def require_tokenizer(self) -> PreTrainedTokenizerBase:
         """Return the tokenizer; UserError if there is none."""

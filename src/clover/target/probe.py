@@ -147,9 +147,7 @@ def _close(actual: Tensor, expected: Tensor, target: CachedModel) -> bool:
     base: Any = target.base
     rounds_more = base.config._attn_implementation == "eager"  # its softmax is float32, also in float64
     tolerance = max(_TOLERANCE[actual.dtype], _TOLERANCE[torch.float32] if rounds_more else 0.0)
-    if (
-        target.int8 is not None
-    ):  # where a number is rounded the other way, by as much as in the narrowest dtype
+    if target.copied is not None:  # A number that is rounded the other way differs as in the narrowest dtype.
         tolerance = max(_TOLERANCE.values())
     actual, expected = actual.to("cpu", torch.float64), expected.to("cpu", torch.float64)
     masked = expected.isneginf() & actual.isneginf()  # tokens that a bias of the lm_head excludes

@@ -77,8 +77,8 @@ class CompiledRunner(Runner):
             raise UserError(f"torch.compile has no backend {backend!r}; it has {', '.join(known)}")
         if not isinstance(target, TargetModel):
             raise UserError(f"{target.name} is no model of transformers, which alone can be compiled")
-        if target.weights is not None:
-            raise UserError("compiled steps do not go with int8 weights; leave one of them out")
+        if target.copied is not None:
+            raise UserError("compiled steps go neither with int8 weights nor with --exact; leave it out")
         check_fixed_shapes(target.config)
         super().__init__(target, hidden_state)
         self._model = target
