@@ -18,8 +18,8 @@ model = client.models.list().data[0].id
 
 def answered(number: int, line: str) -> str | None:
     """Return the record up to its first answer, which the server writes anew; None if it does not fit."""
-    messages = []
-    for message in json.loads(line)["messages"]:
+    record, messages = json.loads(line), []
+    for message in record["messages"]:
         if message["role"] == "assistant":
             break
         messages.append(message)
@@ -31,7 +31,7 @@ def answered(number: int, line: str) -> str | None:
         print(f"line {number + 1} is left out: {error}", file=sys.stderr)
         return None
     messages.append({"role": "assistant", "content": found.choices[0].message.content})
-    return json.dumps({"messages": messages}, ensure_ascii=False) + "\n"
+    return json.dumps(record | {"messages": messages}, ensure_ascii=False) + "\n"
 
 
 with open(prompts, encoding="utf-8") as lines, open(output, "w", encoding="utf-8") as written:

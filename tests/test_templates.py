@@ -243,3 +243,19 @@ def test_a_prompt_does_not_end_on_the_end_of_a_sequence() -> None:
     ]
     texts = [tokenizer.decode(sample.tokens) for sample in encode_records(tokenizer, records)]
     assert texts == ["<s>the cat", "<s>the cat sat</s>", "<s>a</s>"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        QUESTION | {"images": ["x.png"]},
+        QUESTION | {"content": [{"type": "text", "text": "What is it?", "image_url": {"url": "x"}}]},
+        QUESTION | {"content": [{"type": "image", "image": "x.png"}, {"type": "text", "text": "What is it?"}]},
+        QUESTION | {"content": [{"type": "image", "text": "a cat"}]},
+    ],
+)
+@pytest.mark.parametrize("template", [PARTS, EITHER])
+def test_what_shows_more_than_text_is_refused(template: str, message: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="reads text alone|parts of type text"):
+        shown(template, message)
+    assert "What is it?" in shown(template, QUESTION | {"images": [], "audio": None})

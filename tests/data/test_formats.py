@@ -201,8 +201,10 @@ def test_what_stands_before_a_question_is_kept() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"images": ["x.png"]}, "the field images cannot be used"),
-        ({"image": "x.png"}, "the field image cannot be used"),
+        ({"images": ["x.png"]}, "it has images, and a draft reads text alone"),
+        ({"image": "x.png"}, "it has image, and a draft"),
+        ({"image_url": {"url": "x.png"}}, "it has image_url, and a draft"),
+        ({"videos": [b"x"]}, "it has videos, and a draft"),
         ({"documents": [{"text": "d"}]}, "the field documents cannot be used"),
         (
             {"chat_template_kwargs": {"enable_thinking": False}},
@@ -225,3 +227,43 @@ def test_records_that_say_more_than_their_text_are_refused(more: dict[str, Any],
             "weight": 1,
         }
         assert parse_record(fields | nothing, "x").messages
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ({"content": "What is it?", "images": ["x.png"]}, "it has images"),
+        ({"content": "What is it?", "audio": {"data": "UklG"}}, "it has audio"),
+        (
+            {"content": [{"type": "image"}, {"type": "text", "text": "What is it?"}]},
+            "it has a part of type image",
+        ),
+        ({"content": [{"type": "image_url", "image_url": {"url": "x"}}]}, "it has a part of type image_url"),
+        ({"content": [{"type": "video", "text": "It runs."}]}, "it has a part of type video"),
+        ({"content": [{"type": "text", "text": "What is it?", "image": {"path": "x"}}]}, "it has image"),
+        ({"content": [{"text": "What is it?"}]}, "it has a part without a type"),
+        ({"content": "<image>\nWhat is it?"}, "it holds the place of a picture"),
+        ({"content": "What is it?\n <image> \n"}, "it holds the place of a picture"),
+        ({"content": "<audio>"}, "it holds the place of a picture or sound"),
+    ],
+)
+def test_what_shows_more_than_text_is_refused(message: dict[str, Any], said: str) -> None:
+    answer = {"role": "assistant", "content": "A cat."}
+    for role in ("user", "human"):
+        with pytest.raises(UserError, match=f"x: messages, turn 1: {said}"):
+            parse_record({"messages": [{"role": role} | message, answer]}, "x")
+
+
+def test_words_and_empty_fields_of_media_are_none() -> None:
+    """As the rows of a table have them: an empty struct in each part, an empty list in each record."""
+    parts = [
+        {"type": "text", "text": "Hi", "image": {"bytes": None}},
+        {"type": "text", "text": "!", "image": None},
+    ]
+    said = "Why is <image> no tag?\nAnd <video>, is it one?"
+    record = parse_record(
+        {"messages": [{"role": "user", "content": parts, "images": []}], "image": None}, "x"
+    )
+    assert [part["text"] for part in record.messages[0]["content"]] == ["Hi", "!"]
+    assert parse_record({"question": said, "answer": "<image>"}, "x").messages[0]["content"] == said
+    assert parse_record({"text": "<image>"}, "x").completion == "<image>"

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -252,3 +253,46 @@ def test_one_json_document_is_no_file_of_json_lines(tmp_path: Path, indent: int 
     path.write_text(text)
     with pytest.raises(UserError, match=r"if it is one JSON array or object, name it \.json"):
         open_rows(path)
+
+
+def pictures() -> list[dict[str, Any]]:
+    """Conversations with pictures, in a column, in a list of them, and inside the parts of a message."""
+    words, png = [SAY, ANSWER], {"bytes": b"no picture at all", "path": "a.png"}
+    part = {"type": "text", "text": "hi", "image": None}
+    shown = [{"role": "user", "content": [{"type": "image", "text": None, "image": png}, part]}]
+    plain = [{"role": "user", "content": [part]}]
+    return [
+        {"messages": words, "image": png},
+        {"messages": words, "images": [png]},
+        {"messages": [*shown, {"role": "assistant", "content": [part]}]},
+        {"messages": [*plain, {"role": "assistant", "content": [part]}]},
+    ]
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_records_of_a_table_with_pictures_are_left_out(tmp_path: Path, known: bool) -> None:
+    """Whether `datasets` knows that they are pictures (it would decode them then) or not."""
+    datasets = pytest.importorskip("datasets")
+    columns = [[0], [1], [2, 3]]
+    rows = pictures()
+    left = []
+    for numbers in columns:
+        table = datasets.Dataset.from_list([rows[number] for number in numbers])
+        if known:
+            features = table.features.copy()
+            if "image" in features:
+                features["image"] = datasets.Image()
+            if "images" in features:
+                features["images"] = datasets.List(datasets.Image())
+            if numbers == [2, 3]:
+                features["messages"].feature["content"].feature["image"] = datasets.Image()
+            table = table.cast(features)
+        path = tmp_path / f"{numbers[0]}.parquet"
+        table.to_parquet(path)
+        opened = open_rows(path)
+        for number in range(opened.count):
+            try:
+                left.append(parse_record(*opened.read(number)).messages[0]["content"])
+            except UserError as error:
+                left.append(str(error).partition(", record 1: ")[2].partition(",")[0])
+    assert left == ["it has image", "it has images", "messages", "hi"]

@@ -257,3 +257,15 @@ def test_a_prompt_has_one_bos() -> None:
     tokenizer = make_tokenizer()
     (one, other) = (encode_task(Task("a", "x", text=text), tokenizer) for text in ("<s>the cat", "the cat"))
     assert one.tokens == other.tokens and one.tokens.count(0) == 1
+
+
+def test_prompts_with_pictures_are_left_out_and_counted(tmp_path: Path) -> None:
+    shown = {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What is it?"}]}
+    rows = [{"messages": [shown]}, {"turns": ["Why?"], "image": "x.png"}, {"turns": ["Why?"]}]
+    path = tmp_path / "q.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.warns(
+        UserWarning, match="left out 2 of 3 prompts; the first: .*line 1.*a part of type image"
+    ):
+        (task,) = read_tasks([path])
+    assert task.where.endswith("line 3")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import clover
-from clover import assets
+from clover import packaged
 from clover.data import Sample
 from clover.data.batching import collate
 from clover.drafts import load_draft
@@ -21,7 +21,7 @@ PROMPTS = ("def area(self):\n", "import os\nfor path in", "class Tree:\n    def 
 def test_the_steps_are_those_of_decoding(name: str | None) -> None:
     """Recall copies from the text, Clover-2 proposes from a part of the vocabulary."""
     model = clover.load(draft=name, tree="chain:5")
-    draft = load_draft(assets.draft_place(name, None), model.target)
+    draft = load_draft(packaged.draft_place(name, None), model.target)
     prompts = [model.encode(prompt) for prompt in PROMPTS]
     results = model.generate(prompts, max_new_tokens=60, ignore_eos=True)
     samples = []

@@ -28,6 +28,7 @@ by a target with the same tokenizer.
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Annotated, Any
@@ -35,15 +36,17 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from clover.errors import UserError
-from clover.templates import REASONING
+from clover.templates import REASONING, media_in, media_name
 from clover.validation import parse_json, validated
 
 MAX_RECORD_BYTES = 4 * 2**20  # a longer one would occupy the tokenizer for seconds
 _SHOWN = 40  # characters of a name in a message
 # Names for whether an answer is learnt.
 _LEARNT = ("weight", "train", "training", "trainable", "loss", "loss_mask", "loss_scale", "loss_weight")
-# What a record shows the model beside its text, or asks of its chat template: without it another text would be learnt.
-_UNREAD = ("image", "images", "video", "videos", "audio", "audios", "documents", "chat_template_kwargs")
+# What a record asks of its chat template beside its text: without it another text would be learnt.
+_UNREAD = ("documents", "chat_template_kwargs")
+# What stands for a picture or a sound at the beginning or the end of what a user says.
+_PLACE = re.compile(r"\A\s*<(image|video|audio)>\s*(\n|\Z)|\n\s*<(image|video|audio)>\s*\Z")
 _ROLES = {
     **dict.fromkeys(("human", "user", "prompter"), "user"),
     **dict.fromkeys(("gpt", "chatgpt", "bing", "bard", "model", "bot", "ai", "assistant"), "assistant"),
@@ -84,7 +87,7 @@ _BESIDE = {
     "license",
     "source",
 }
-COLUMNS = sorted(_BESIDE.union(*_FIELDS))
+_COLUMNS = _BESIDE.union(*_FIELDS)
 
 Message = dict[str, Any]
 
@@ -148,6 +151,15 @@ class Record:
         return hashlib.blake2b(content.encode(), digest_size=16).digest()
 
 
+def is_read(column: str) -> bool:
+    """Return whether a column of a table is read: a field of records, or one because of which they are left out.
+
+    >>> is_read("messages"), is_read("image_url"), is_read("id")
+    (True, True, False)
+    """
+    return column in _COLUMNS or media_name(column)
+
+
 def parse_record(fields: Any, where: str) -> Record:
     """Recognise one decoded record by its fields.
 
@@ -172,6 +184,7 @@ def parse_record(fields: Any, where: str) -> Record:
 
 def _check_fields(fields: dict[str, Any], where: str) -> None:
     """Raise UserError for a record whose fields beside its text say that this text alone is not to be learnt."""
+    _check_media(fields, where)
     unread = [name for name in _UNREAD if fields.get(name)]
     unread += ["enable_thinking"] if fields.get("enable_thinking") is not None else []
     if unread:
@@ -180,6 +193,15 @@ def _check_fields(fields: dict[str, Any], where: str) -> None:
         raise UserError(f"{where}: its label says that this is not what a model is to write")
     if not _is_learnt("weight", {"weight": fields.get("weight", 1)}, where):
         raise UserError(f"{where}: its weight is 0")
+
+
+def _check_media(fields: dict[str, Any], place: str) -> None:
+    """Raise UserError for a record, a message or a part of one that shows a picture, a sound or a film."""
+    if name := media_in(fields):
+        raise UserError(
+            f"{place}: it has {name[:_SHOWN]}, and a draft reads text alone; where the text needs nothing of it, take "
+            "the field out"
+        )
 
 
 def _parse(names: tuple[str, ...], fields: dict[str, Any], where: str) -> Record:
@@ -255,6 +277,7 @@ def _message(turn: Any, kind: str, place: str) -> Message:
     if not isinstance(turn, dict):
         raise UserError(f"{place} must be an object, not {_kind(turn)}")
     message: Message = _without_nulls(turn)
+    _check_media(message, place)
     if "role" not in message and "from" in message:
         speaker = _text(message.pop("from"), f"{place}: from")
         if speaker.strip().lower() not in _ROLES:
@@ -273,11 +296,17 @@ def _message(turn: Any, kind: str, place: str) -> Message:
         place_of_calls = f"{place}: tool_calls"
         calls = _list(_from_json(calls, place_of_calls), place_of_calls)
         message["tool_calls"] = [_from_json(call, place_of_calls, "function") for call in calls]
+    if message["role"] == "user" and isinstance(said := message.get("content"), str) and _PLACE.search(said):
+        raise UserError(f"{place}: it holds the place of a picture or sound, and a draft reads text alone")
     silent = "" if calls or any(message.get(name) for name in REASONING) else None
     content = message.get("content", silent)
     if isinstance(content, list):
-        if not all(isinstance(part, dict) and part.get("type") == "text" for part in content):
-            raise UserError(f"{place}: only content of type text can be used")
+        for part in content:
+            if not isinstance(part, dict) or part.get("type") != "text":
+                kind = part.get("type") if isinstance(part, dict) else None
+                found = f"a part of type {str(kind)[:_SHOWN]}" if kind else "a part without a type"
+                raise UserError(f"{place}: it has {found}; only content of type text can be used")
+            _check_media(part, place)
         parts = [_text(part.get("text"), f"{place}: text") for part in content]
         if len(parts) > 1:
             return message | {"content": content}

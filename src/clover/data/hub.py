@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from clover.errors import UserError, one_line
@@ -29,20 +29,20 @@ def is_hub_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def open_hub(name: str, columns: Sequence[str]) -> Dataset:
+def open_hub(name: str, is_read: Callable[[str], bool]) -> Dataset:
     """Return a data set of the Hub, OWNER/NAME of the split "train", or OWNER/NAME:SPLIT.
 
     UserError if it cannot be found or read.
     """
     place, _, split = name.partition(":")
     return _load(
-        f"{name} is no file; as a data set of the Hub it", columns, path=place, split=split or "train"
+        f"{name} is no file; as a data set of the Hub it", is_read, path=place, split=split or "train"
     )
 
 
-def open_parquet(path: str, columns: Sequence[str]) -> Dataset:
-    """Return the rows of a parquet file, and of its columns those among `columns`, or all if it has none of them."""
-    return _load(path, columns, path="parquet", data_files=path, split="train")
+def open_parquet(path: str, is_read: Callable[[str], bool]) -> Dataset:
+    """Return the rows of a parquet file, with those of its columns that are read; all if none is."""
+    return _load(path, is_read, path="parquet", data_files=path, split="train")
 
 
 def read_record(dataset: Dataset, index: int, where: str) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def probe_records(dataset: Dataset, name: str) -> bytes:
     return hashlib.blake2b(json.dumps([name, size, rows], default=str).encode(), digest_size=16).digest()
 
 
-def _load(what: str, columns: Sequence[str], **options: Any) -> Dataset:
+def _load(what: str, is_read: Callable[[str], bool], **options: Any) -> Dataset:
     """Return what `datasets` reads; `what` opens the sentence of a UserError."""
     try:
         import datasets
@@ -73,5 +73,16 @@ def _load(what: str, columns: Sequence[str], **options: Any) -> Dataset:
         loaded: Any = datasets.load_dataset(**options)
     except (DatasetsError, OSError, ValueError) as error:
         raise UserError(f"{what} cannot be read: {one_line(error)}") from error
-    known = [column for column in loaded.column_names if column in columns]
-    return loaded.select_columns(known) if known else loaded
+    known = [column for column in loaded.column_names if is_read(column)]
+    loaded = loaded.select_columns(known) if known else loaded
+    _leave_encoded(loaded.info.features)  # `loaded.features` is a copy
+    return loaded
+
+
+def _leave_encoded(feature: Any) -> None:
+    """Let pictures, sounds and films, at any depth of a feature, stay bytes and paths: nobody looks at them."""
+    if type(feature).__name__ != "Json" and hasattr(feature, "decode"):
+        feature.decode = False
+    inner = feature.values() if isinstance(feature, dict) else feature if isinstance(feature, list) else ()
+    for one in (*inner, *([feature.feature] if hasattr(feature, "feature") else [])):
+        _leave_encoded(one)

@@ -15,7 +15,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from clover.data.formats import COLUMNS, MAX_RECORD_BYTES
+from clover.data.formats import MAX_RECORD_BYTES, is_read
 from clover.data.hub import is_hub_name, open_hub, open_parquet, probe_records, read_record
 from clover.errors import UserError
 from clover.files import decode_utf8, explain, open_to_read
@@ -63,7 +63,7 @@ def open_rows(name: str | Path) -> Rows:
     path = Path(name)
     opener = _OPENERS.get(path.suffix.lower())
     if opener is None and is_hub_name(str(name)) and not path.exists():
-        rows = _data_set_rows(open_hub(str(name), COLUMNS), str(name))
+        rows = _data_set_rows(open_hub(str(name), is_read), str(name))
     elif opener is None:
         raise UserError(
             f"{path}: unknown kind of file; accepted: {', '.join(_OPENERS)}, and OWNER/NAME of a data set of the Hub"
@@ -168,7 +168,7 @@ def _parsed_leniently(text: str) -> Any:
 
 
 def _open_parquet(path: Path) -> Rows:
-    return replace(_data_set_rows(open_parquet(str(path), COLUMNS), str(path)), probe=lambda: _probe(path))
+    return replace(_data_set_rows(open_parquet(str(path), is_read), str(path)), probe=lambda: _probe(path))
 
 
 def _data_set_rows(dataset: Any, name: str) -> Rows:

@@ -19,6 +19,7 @@ from clover.templates.rendering import (
     spare_eos,
     template_name,
 )
+from clover.templates.shown import media_in, media_name
 from clover.templates.template import PLAIN_TEMPLATE, REASONING, TemplateRefused
 
 __all__ = [
@@ -30,6 +31,8 @@ __all__ = [
     "template_name",
     "encode_rendered",
     "encode_text",
+    "media_in",
+    "media_name",
     "render",
     "spare_bos",
     "spare_eos",

@@ -13,7 +13,7 @@ from jinja2.ext import Extension
 
 from clover.errors import UserError
 from clover.templates.calls import Message, with_wrappers, wrapped
-from clover.templates.shown import hidden_tools, lost_message
+from clover.templates.shown import hidden_tools, lost_message, media_in
 from clover.templates.template import MARK, Template, TemplateRefused, find_template
 
 _SHOWN = 40  # characters of a name in a message
@@ -44,6 +44,11 @@ def render(
     """
     template = find_template(tokenizer, tools, plain)
     check_template_options(tokenizer, options or {}, tools)
+    for message in messages:
+        parts = message.get("content")
+        for one in (message, *(parts if isinstance(parts, list | tuple) else ())):
+            if isinstance(one, Mapping) and (name := media_in(one)):
+                raise UserError(f"a message holds {name[:_SHOWN]!r}, but the target reads text alone")
     given = [template.readable(message) for message in messages]
     try:
         text = template.fill(given, tools, answer, options)

@@ -11,6 +11,27 @@ from typing import Any
 from clover.templates.calls import Message, function_of
 from clover.templates.template import KEY, MARK, Template, TemplateRefused
 
+# Names of what a record, a message or a part of one shows beside its text.
+_MEDIA = re.compile(
+    "(input_?)?(image|img|picture|photo|pixel|video|audio|media|attachment)s?"
+    "(_?(url|path|byte|file|value|data|base64|b64)s?)?",
+    re.IGNORECASE,
+)
+
+
+def media_name(name: str) -> bool:
+    """Return whether a field of this name is a picture, a sound or a film.
+
+    >>> [media_name(name) for name in ("images", "image_url", "inputAudio", "text", "imagine")]
+    [True, True, True, False, False]
+    """
+    return _MEDIA.fullmatch(name) is not None
+
+
+def media_in(fields: Mapping[str, Any]) -> str | None:
+    """Return the name of the first field that holds a picture, a sound or a film; None if there is none."""
+    return next((str(name) for name, value in fields.items() if value and media_name(str(name))), None)
+
 
 def hidden_tools(given: Sequence[Message], tools: Sequence[Any], text: str) -> list[str]:
     """Return the names of tools, offered or called, that a rendering does not show."""

@@ -83,7 +83,10 @@ class Template:
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
         if not isinstance(content, list | tuple) or not all(
-            isinstance(part, Mapping) and isinstance(part.get("text"), str) for part in content
+            isinstance(part, Mapping)
+            and isinstance(part.get("text"), str)
+            and part.get("type", "text") == "text"
+            for part in content
         ):
             raise UserError("the content of a message must be a string, or a list of parts of type text")
         if len(content) <= parts:
