@@ -162,11 +162,9 @@ BUDGET = {
     # int8 targets: products of several heads, and of parts; how loud outliers may be; kept weights
     # exact copies of models with plain weights: products of as many rows
     "cpu": (1797, 13, 54),
-    "data": (
-        2680,
-        16,
-        62,
-    ),  # records that show more than text, in tables, too; records in the forms that users bring, with weights and options; whole tags; states that are no numbers
+    # records in the forms that users bring, with weights and options; whole tags; states that are no numbers; records
+    # that show more than text, in tables, too
+    "data": (2680, 16, 62),
     "drafting": (1695, 16, 49),  # drafting under grammars; an example of a level, and what a policy may know
     # starting values whatever the default dtype is, and what they are; how near a target is to a draft's own; files
     # that hold less than they describe

@@ -250,7 +250,8 @@ def test_a_prompt_does_not_end_on_the_end_of_a_sequence() -> None:
     [
         QUESTION | {"images": ["x.png"]},
         QUESTION | {"content": [{"type": "text", "text": "What is it?", "image_url": {"url": "x"}}]},
-        QUESTION | {"content": [{"type": "image", "image": "x.png"}, {"type": "text", "text": "What is it?"}]},
+        QUESTION
+        | {"content": [{"type": "image", "image": "x.png"}, {"type": "text", "text": "What is it?"}]},
         QUESTION | {"content": [{"type": "image", "text": "a cat"}]},
     ],
 )
