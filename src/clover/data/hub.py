@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from clover.errors import UserError, one_line
@@ -83,6 +83,10 @@ def _leave_encoded(feature: Any) -> None:
     """Let pictures, sounds and films, at any depth of a feature, stay bytes and paths: nobody looks at them."""
     if type(feature).__name__ != "Json" and hasattr(feature, "decode"):
         feature.decode = False
-    inner = feature.values() if isinstance(feature, dict) else feature if isinstance(feature, list) else ()
-    for one in (*inner, *([feature.feature] if hasattr(feature, "feature") else [])):
+    inner: Any = getattr(feature, "feature", feature)
+    if inner is not feature:
+        inner = [inner]
+    elif isinstance(feature, dict):
+        inner = feature.values()
+    for one in inner if isinstance(inner, Iterable) else ():
         _leave_encoded(one)
