@@ -296,15 +296,16 @@ def _message(turn: Any, kind: str, place: str) -> Message:
         place_of_calls = f"{place}: tool_calls"
         calls = _list(_from_json(calls, place_of_calls), place_of_calls)
         message["tool_calls"] = [_from_json(call, place_of_calls, "function") for call in calls]
-    if message["role"] == "user" and isinstance(said := message.get("content"), str) and _PLACE.search(said):
+    said = message.get("content")
+    if message["role"] == "user" and isinstance(said, str) and _PLACE.search(said):
         raise UserError(f"{place}: it holds the place of a picture or sound, and a draft reads text alone")
     silent = "" if calls or any(message.get(name) for name in REASONING) else None
     content = message.get("content", silent)
     if isinstance(content, list):
         for part in content:
             if not isinstance(part, dict) or part.get("type") != "text":
-                kind = part.get("type") if isinstance(part, dict) else None
-                found = f"a part of type {str(kind)[:_SHOWN]}" if kind else "a part without a type"
+                its = part.get("type") if isinstance(part, dict) else None
+                found = f"a part of type {str(its)[:_SHOWN]}" if its else "a part without a type"
                 raise UserError(f"{place}: it has {found}; only content of type text can be used")
             _check_media(part, place)
         parts = [_text(part.get("text"), f"{place}: text") for part in content]
