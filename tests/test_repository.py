@@ -163,15 +163,19 @@ BUDGET = {
     # exact copies of models with plain weights: products of as many rows
     "cpu": (1797, 13, 54),
     # records in the forms that users bring, with weights and options; whole tags; states that are no numbers; records
-    # that show more than text, in tables, too
-    "data": (2680, 16, 62),
+    # that show more than text, in tables, too; compressed files and deep records are named
+    "data": (2691, 16, 62),
     "drafting": (1695, 16, 49),  # drafting under grammars; an example of a level, and what a policy may know
     # starting values whatever the default dtype is, and what they are; how near a target is to a draft's own; files
     # that hold less than they describe
     # a choice of the mixture without rows of the whole vocabulary, which took minutes
     "drafts": (2411, 17, 77),  # trained drafts note more of their target
     # counts finite logits, which `verify` did
-    "engine": (1934, 19, 36),  # texts that cannot go on: again plainly, their last text; stop strings
+    "engine": (
+        1937,
+        19,
+        36,
+    ),  # scores that processors spoil end a text; texts that cannot go on: again plainly, their last text; stop strings
     "errors": (76, 1, 5),  # the one table of all that was removed; an error that holds results
     "grammar": (200, 1, 3),  # states of texts, which drafting shares
     "files": (289, 1, 16),
@@ -183,7 +187,7 @@ BUDGET = {
     "packaged": (173, 1, 8),  # drafts of all installed packages, in the place of assets' own for one model
     "reference": (88, 1, 2),  # refuses NaN
     "rejection": (53, 1, 2),
-    "sampling": (1090, 11, 16),  # draws that hash little
+    "sampling": (1110, 11, 16),  # draws that hash little; scores that processors spoil are an error
     "serve": (
         1950,
         12,
@@ -192,12 +196,12 @@ BUDGET = {
     # whether a target is exact, which may be asked for
     # keeps converted weights, reads GGUF files itself: each fact followed or refused, tokens split right
     "target": (
-        3152,
+        3157,  # rotary factors of another number are refused
         22,
         73,
     ),  # an index of weights is read at one place; int8 weights and calibrations are kept; hashes of norms and tokens
-    # pictures and sounds are refused
-    "templates": (546, 5, 19),  # what a template reads is tried out, and what it would drop is an error
+    # pictures and sounds are refused, and messages without a role
+    "templates": (550, 5, 19),  # what a template reads is tried out, and what it would drop is an error
     "train": (2050, 14, 54),  # measures held-out texts again when the vocabulary was cut
     "tree": (279, 4, 3),  # roots left alone
     "validation": (163, 1, 9),

@@ -63,6 +63,14 @@ def test_content_comes_in_the_form_that_the_template_reads(template: str, one: s
     assert shown(template, QUESTION | {"content": parts}, answer=True) == two
 
 
+@pytest.mark.parametrize(
+    "message", [{"content": "a"}, {"role": None, "content": "a"}, {"role": 1, "content": "a"}]
+)
+def test_a_message_without_a_role_is_refused(message: Any) -> None:
+    with pytest.raises(UserError, match="a message needs a role"):
+        shown(EITHER, message)
+
+
 def test_each_role_is_tried_out() -> None:
     system = {"role": "system", "content": "Be brief."}
     assert shown(SYSTEM_ALONE, system, QUESTION) == "[Be brief.]What is it?"

@@ -79,7 +79,7 @@ def test_records_with_other_weights_or_none_above_0_are_left_out(tmp_path: Path)
     lines = sorted(texts.problems.values())
     assert "line 2: messages, turn 2: weight is 0.5; an answer is learnt (1) or not (0)" in lines[0]
     assert "line 3: it teaches nothing: no answer to anything has a weight above 0" in lines[1]
-    assert "line 4: messages, turn 2: weight is 0" in lines[2]
+    assert "line 4: messages, turn 2: weight is '0'; an answer" in lines[2]
 
 
 def test_templates_that_rewrite_earlier_turns_give_a_sample_per_turn() -> None:
@@ -159,13 +159,16 @@ def test_an_answer_that_is_opened_otherwise_than_it_is_shown_is_refused() -> Non
         encode_records(make_tokenizer(opened_by("", header="a")), [Record("x", messages=(QUESTION, LAST))])
 
 
+TOOLS = (
+    "{{ tools | tojson if tools }}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}{{ call.function.arguments | tojson }}{% endfor %}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
 @pytest.mark.parametrize("arguments", ['{"city": "Paris"}', {"city": "Paris", "of_another_tool": None}])
 def test_calls_are_learnt_as_the_target_writes_them(arguments: Any) -> None:
-    tokenizer = make_tokenizer(
-        "{{ tools | tojson if tools }}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
-        "{% for call in m.tool_calls or [] %}{{ call.function.arguments | tojson }}{% endfor %}</s>{% endfor %}"
-        "{% if add_generation_prompt %}<assistant>{% endif %}"
-    )
+    tokenizer = make_tokenizer(TOOLS)
     call = {"name": "city", "arguments": arguments}
     said = {"role": "assistant", "content": None, "tool_calls": [{"function": call}]}
     record = {"messages": [QUESTION, said], "tools": [{"name": "city"}], "system": "Be brief."}
@@ -173,6 +176,14 @@ def test_calls_are_learnt_as_the_target_writes_them(arguments: Any) -> None:
     shown = '[{"name": "city"}]<system>Be brief.</s><user>the cat?</s><assistant>{"city": "Paris"}</s>'
     assert tokenizer.decode(sample.tokens) == shown
     assert learnt(sample, tokenizer) == ['{"city": "Paris"}</s>']
+
+
+@pytest.mark.parametrize("arguments", ['{"city": "\\ud83d"}', '{"far": NaN}', "[1]", '"{}"'])
+def test_arguments_that_no_model_writes_are_left_out(arguments: str) -> None:
+    tokenizer = make_tokenizer(TOOLS)
+    said = {"role": "assistant", "tool_calls": [{"function": {"name": "city", "arguments": arguments}}]}
+    with pytest.raises(UserError, match="the arguments of the tool call 'city' are no JSON object"):
+        encode_records(tokenizer, [parse_record({"messages": [QUESTION, said]}, "x")])
 
 
 def test_a_plain_text_has_one_bos_and_is_learnt_in_the_same_places() -> None:

@@ -212,7 +212,10 @@ def test_what_stands_before_a_question_is_kept() -> None:
         ),
         ({"enable_thinking": False}, "the field enable_thinking cannot be used"),
         ({"completion": "a", "label": False}, "its label says"),
+        ({"label": False}, "its label says"),
+        ({"completion": "a", "label": 0}, "its label says"),
         ({"weight": 0}, "its weight is 0"),
+        ({"weight": "1"}, "weight is '1'"),
         ({"weight": 0.5}, "weight is 0.5"),
     ],
 )
@@ -267,3 +270,11 @@ def test_words_and_empty_fields_of_media_are_none() -> None:
     assert [part["text"] for part in record.messages[0]["content"]] == ["Hi", "!"]
     assert parse_record({"question": said, "answer": "<image>"}, "x").messages[0]["content"] == said
     assert parse_record({"text": "<image>"}, "x").completion == "<image>"
+
+
+@pytest.mark.parametrize("nothing", ["[]", "null", "", [], {}, None])
+def test_no_tools_and_no_calls_may_be_json(nothing: Any) -> None:
+    """Tables store lists as text."""
+    said = {"role": "assistant", "content": "a", "tool_calls": nothing}
+    record = parse_record({"messages": [{"role": "user", "content": "q"}, said], "tools": nothing}, "x")
+    assert record.tools == () and record.messages[1] == {"role": "assistant", "content": "a"}

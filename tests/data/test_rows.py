@@ -1,7 +1,9 @@
 """Records of files of every kind."""
 
+import bz2
 import gzip
 import json
+import lzma
 import os
 import sys
 from collections.abc import Iterator
@@ -202,6 +204,15 @@ def test_half_a_character_ends_no_other_record(tmp_path: Path) -> None:
         found.read(1)
 
 
+def test_a_deep_record_ends_no_other_record(tmp_path: Path) -> None:
+    path = tmp_path / "deep.json"
+    path.write_text(f'[{{"text": "a"}}, {{"text": "b", "more": {"[" * 300 + "]" * 300}}}, {{"text": "c"}}]')
+    found = open_rows(path)
+    assert [found.read(place)[0]["text"] for place in (0, 2)] == ["a", "c"]
+    with pytest.raises(UserError, match=r"deep.json, record 2 is not valid JSON: recursion limit"):
+        found.read(1)
+
+
 def test_a_line_that_is_too_long_ends_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "MAX_RECORD_BYTES", 50)
     path = tmp_path / "a.jsonl"
@@ -228,11 +239,15 @@ def test_json_lines_by_another_name_are_recognised(tmp_path: Path) -> None:
             "pointer of Git LFS.*git lfs pull",
         ),
         (gzip.compress(b'{"text": "a"}\n', mtime=0), "compressed by gzip; unpack it"),
+        (lzma.compress(b'{"text": "a"}\n'), "compressed by xz; unpack it"),
+        (bz2.compress(b'{"text": "a"}\n'), "compressed by bzip2; unpack it"),
+        (b"\x28\xb5\x2f\xfd\x04", "compressed by zstd; unpack it"),
         ('{"text": "a"}\n'.encode("utf-16"), "UTF-16 text; convert it"),
+        ('{"text": "a"}\n'.encode("utf-32"), "UTF-32 text; convert it"),
         (b"<!DOCTYPE html><html>", "web page in the place"),
     ],
 )
-@pytest.mark.parametrize("kind", ["jsonl", "json", "txt", "parquet"])
+@pytest.mark.parametrize("kind", ["jsonl", "json", "txt", "parquet", "jsonl.xz"])
 def test_files_that_are_something_else_say_what_they_are(
     tmp_path: Path, content: bytes, what: str, kind: str
 ) -> None:

@@ -88,8 +88,9 @@ def test_bad_requests_are_refused_before_anything_runs(target: TargetModel) -> N
         Request((), 5)
     with pytest.raises(UserError, match="max_new_tokens"):
         Request((3,), 0)
-    with pytest.raises(UserError, match="stop string"):
-        Request((3,), 5, stop=("",))
+    for stop in ("", "\ud83d"):
+        with pytest.raises(UserError, match="stop string"):
+            Request((3,), 5, stop=(stop,))
     assert list(engine.run([])) == []
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from clover.drafts.loading import SYSTEMS
 from clover.engine import Engine, PrefixStore, Request
@@ -187,3 +189,39 @@ def test_logits_that_cannot_be_used_are_counted() -> None:
     )
     path, counts = torch.tensor([[0, 1, 2], [0, 1, 1], [0, 2, 1], [0, 1, 2]]), torch.tensor([3, 2, 3, 2])
     assert finite_counts(logits, Verified(path, counts, path)).tolist() == [1, 0, 2, 2]
+
+
+@pytest.mark.parametrize("spoilt", [torch.nan, -torch.inf])
+@pytest.mark.parametrize("tree", TREES)
+def test_scores_that_a_function_spoils_end_their_own_text(tree: str, spoilt: float) -> None:
+    """NaN, or nothing but -inf, would be token 0; the tokens before it stay."""
+    target = TargetModel(tiny_model("llama"))
+    torch.manual_seed(1)
+    draft = None if tree in ("plain", "lookup") else SYSTEMS["clover2"].from_target(target).to(target.dtype)
+
+    def process(texts: Tensor, scores: Tensor) -> Tensor:
+        return scores if texts.shape[1] < 6 else torch.full_like(scores, spoilt)
+
+    requests = [
+        Request((5, 9, 5), 8, SamplingParams(temperature=one, seed=3, process=function), eos=())
+        for one in (0.0, 0.9)
+        for function in (process, None)
+    ]
+    scheduler, found = Engine(target, draft, tree).open(3), {}
+    for request in requests:
+        scheduler.add(request)
+    while not scheduler.idle:
+        found |= {event.index: event.generation for event in scheduler.step() if event.generation}
+    for place in (0, 2):
+        assert (found[place].finish_reason, found[place].error_kind) == ("error", "process")
+        assert len(found[place].tokens) == 3 and "no token can be chosen" in found[place].error
+        assert found[place].tokens == found[place + 1].tokens[:3] or tree.startswith("drawn")
+        assert found[place + 1].finish_reason == "length"
+
+
+@pytest.mark.parametrize("wrong", [None, torch.zeros(1, 3)])
+def test_a_function_that_returns_no_scores_is_refused(wrong: Tensor | None) -> None:
+    process: Any = lambda texts, scores: wrong  # noqa: E731
+    request = Request((5, 9), 8, SamplingParams(process=process))
+    with pytest.raises(UserError, match="must return scores of the shape"):
+        list(Engine(TargetModel(tiny_model("llama"))).run([request]))

@@ -256,6 +256,15 @@ def test_phi3s_lists_of_factors_are_followed(tmp_path: Path) -> None:
         torch.testing.assert_close(logits(target.model, tokens), logits(model, tokens), rtol=1e-4, atol=1e-4)
 
 
+def test_factors_of_another_number_are_refused(tmp_path: Path) -> None:
+    def add(writer: gguf.GGUFWriter) -> None:
+        writer.add_tensor("rope_freqs.weight", torch.full((HIDDEN // HEADS // 4,), 2.0).numpy())
+
+    write_gguf(model_of("llama"), tmp_path / "x.gguf", add=add)
+    with pytest.raises(UserError, match="other rotary factors than one for each of 4 frequencies"):
+        TargetModel.load(tmp_path / "x.gguf", dtype="float32")
+
+
 def test_equal_factors_and_linear_scaling_come_together(tmp_path: Path) -> None:
     rotary = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 16.0}
 

@@ -80,6 +80,14 @@ def test_gguf_files_that_broke_off_are_refused(file: Path, tmp_path: Path, lengt
 def test_a_gguf_file_of_another_version_is_refused(file: Path, tmp_path: Path) -> None:
     (tmp_path / "x.gguf").write_bytes(b"GGUF" + struct.pack("<I", 9) + file.read_bytes()[8:])
     refused(tmp_path / "x.gguf", "version 9 of GGUF")
+    (tmp_path / "x.gguf").write_bytes(b"GGUF" + struct.pack(">I", 3) + file.read_bytes()[8:])
+    refused(tmp_path / "x.gguf", "GGUF for big-endian machines is not read")
+
+
+def test_arrays_of_arrays_without_end_are_damage(tmp_path: Path) -> None:
+    nested = struct.pack("<Q", 1) + b"a" + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 3000
+    (tmp_path / "x.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + nested)
+    refused(tmp_path / "x.gguf", "it is damaged")
 
 
 @pytest.mark.parametrize("name", ["model-blob", "sha256-1234"])

@@ -189,7 +189,8 @@ def _check_fields(fields: dict[str, Any], where: str) -> None:
     unread += ["enable_thinking"] if fields.get("enable_thinking") is not None else []
     if unread:
         raise UserError(f"{where}: the field {unread[0]} cannot be used; a record is text and tools alone")
-    if fields.get("label") is False and fields.get("completion") is not None:
+    answered = fields.get("completion") is not None or fields.get("response") is not None
+    if (label := fields.get("label")) is False or (answered and isinstance(label, int | float) and not label):
         raise UserError(f"{where}: its label says that this is not what a model is to write")
     if not _is_learnt("weight", {"weight": fields.get("weight", 1)}, where):
         raise UserError(f"{where}: its weight is 0")
@@ -292,10 +293,10 @@ def _message(turn: Any, kind: str, place: str) -> Message:
     message["role"] = _ROLES.get(role.strip().lower(), role)
     if (call := message.pop("function_call", None)) and not message.get("tool_calls"):
         message["tool_calls"] = [call]  # the name that OpenAI's interface had before
-    if calls := message.get("tool_calls"):
-        place_of_calls = f"{place}: tool_calls"
-        calls = _list(_from_json(calls, place_of_calls), place_of_calls)
-        message["tool_calls"] = [_from_json(call, place_of_calls, "function") for call in calls]
+    place_of_calls = f"{place}: tool_calls"
+    if calls := _from_json(message.pop("tool_calls", None) or None, place_of_calls):
+        calls = [_from_json(call, place_of_calls, "function") for call in _list(calls, place_of_calls)]
+        message["tool_calls"] = calls
     said = message.get("content")
     if message["role"] == "user" and isinstance(said, str) and _PLACE.search(said):
         raise UserError(f"{place}: it holds the place of a picture or sound, and a draft reads text alone")
@@ -320,7 +321,7 @@ def _is_learnt(name: str, message: Message, place: str) -> bool:
     weight = message.pop(name, None)
     weight = 1 if weight is None else weight
     if weight not in (0, 1):
-        raise UserError(f"{place}: {name} is {str(weight)[:_SHOWN]}; an answer is learnt (1) or not (0)")
+        raise UserError(f"{place}: {name} is {repr(weight)[:_SHOWN]}; an answer is learnt (1) or not (0)")
     return bool(weight)
 
 
@@ -333,11 +334,9 @@ def message_text(message: Message) -> str:
 def _tools(fields: dict[str, Any], where: str) -> tuple[Any, ...]:
     """Return the functions of a record, which may be JSON, as a whole or each."""
     place = f"{where}: tools"
-    if not (value := fields.get("tools") or fields.get("functions")):
+    if not (value := _from_json(fields.get("tools") or fields.get("functions") or None, place)):
         return ()
-    tools = [
-        _from_json(one, place, "function", "parameters") for one in _list(_from_json(value, place), place)
-    ]
+    tools = [_from_json(one, place, "function", "parameters") for one in _list(value, place)]
     if not all(isinstance(one, dict) for one in tools):
         raise UserError(f"{place} must be a list of objects")
     return tuple(_without_nulls(tools))

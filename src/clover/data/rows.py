@@ -28,7 +28,11 @@ _FIRST_BYTES = 1024
 _OTHER_KINDS = {
     b"version https://git-lfs": "is a pointer of Git LFS, and the file itself was not downloaded; run git lfs pull",
     b"\x1f\x8b": "is compressed by gzip; unpack it",
+    b"BZh": "is compressed by bzip2; unpack it",
+    b"\xfd7zXZ": "is compressed by xz; unpack it",
+    b"\x28\xb5\x2f\xfd": "is compressed by zstd; unpack it",
     b"PK\x03\x04": "is a zip archive; unpack it",
+    b"\xff\xfe\0\0": "is UTF-32 text; convert it to UTF-8 (iconv -f UTF-32 -t UTF-8)",
     b"\xff\xfe": "is UTF-16 text; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)",
     b"\xfe\xff": "is UTF-16 text; convert it to UTF-8 (iconv -f UTF-16 -t UTF-8)",
     b"<!DOCTYPE": "is a web page in the place of the file; download it again",
@@ -64,14 +68,14 @@ def open_rows(name: str | Path) -> Rows:
     opener = _OPENERS.get(path.suffix.lower())
     if opener is None and is_hub_name(str(name)) and not path.exists():
         rows = _data_set_rows(open_hub(str(name), is_read), str(name))
-    elif opener is None:
-        raise UserError(
-            f"{path}: unknown kind of file; accepted: {', '.join(_OPENERS)}, and OWNER/NAME of a data set of the Hub"
-        )
     else:
-        with open_to_read(path) as file:
-            _check_kind(path, file.read(_FIRST_BYTES))
-            rows = opener(path)
+        if opener is not None or path.is_file():
+            with open_to_read(path) as file:
+                _check_kind(path, file.read(_FIRST_BYTES))
+        if opener is None:
+            accepted = ", ".join((*_OPENERS, "and OWNER/NAME of a data set of the Hub"))
+            raise UserError(f"{path}: unknown kind of file; accepted: {accepted}")
+        rows = opener(path)
     if not rows.count:
         raise UserError(f"{name} holds no records")
     return rows
@@ -142,7 +146,7 @@ def _open_json(path: Path) -> Rows:
     text, broken = decode_utf8(path.read_bytes(), str(path)), False
     try:
         content = parse_json(text, str(path))
-    except UserError:  # json reads half characters, too, so that one record does not end the others
+    except UserError:  # json reads half characters and deep records, too, so that one does not end the others
         if (content := _parsed_leniently(text)) is None:
             if isinstance(_parsed_leniently(text.partition("\n")[0]), dict):
                 raise UserError(f"{path} holds one JSON object per line; name it .jsonl") from None
@@ -152,9 +156,7 @@ def _open_json(path: Path) -> Rows:
 
     def read(index: int) -> tuple[Any, str]:
         where = f"{path}, record {index + 1}"
-        if broken and _HALF.search(json.dumps(records[index], ensure_ascii=False)):
-            raise UserError(f"{where} holds half a character (a lone surrogate)")
-        return records[index], where
+        return _checked(records[index], where) if broken else records[index], where
 
     return Rows(len(records), read, lambda: _probe(path))
 
@@ -165,6 +167,17 @@ def _parsed_leniently(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError):
         return None
+
+
+def _checked(record: Any, where: str) -> Any:
+    """Return a record that was read leniently; UserError if it holds half a character, or is nested too deeply."""
+    try:
+        text = json.dumps(record, ensure_ascii=False)
+    except RecursionError as error:
+        raise UserError(f"{where} is nested too deeply") from error
+    if _HALF.search(text):
+        raise UserError(f"{where} holds half a character (a lone surrogate)")
+    return parse_json(text, where)
 
 
 def _open_parquet(path: Path) -> Rows:

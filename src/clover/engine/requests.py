@@ -10,7 +10,7 @@ from clover.metrics import Acceptance
 from clover.sampling import SamplingParams
 
 FinishReason = Literal["stop", "length", "context", "error"]
-ErrorKind = Literal["grammar", "logits"]
+ErrorKind = Literal["grammar", "process", "logits"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,8 @@ class Request:
         for text in self.stop:
             if not isinstance(text, str):
                 raise UserError(f"a stop string is {text!r}; give strings")
+            if any("\ud800" <= character <= "\udfff" for character in text):
+                raise UserError("a stop string holds half a character (a lone surrogate); leave it out")
         if "" in self.stop:
             raise UserError("a stop string is empty; leave it out")
 
@@ -91,7 +93,7 @@ class Generation:
         tokens: the new token ids, an end-of-sequence token that ended the text included.
         finish_reason: "stop" (end-of-sequence token or stop string), "length" (max_new_tokens) or "context" (the target
             runs no more); "error" if the next token cannot be chosen, which `error` describes in one line.
-        error_kind: what the error is of: "grammar", or "logits" that are no numbers; None without an error.
+        error_kind: what the error is of: "grammar", "process", or "logits" that are no numbers; None without an error.
         cached_tokens: of the prompt that earlier texts had left, and that were not run.
         reasoning: what the model wrote before its answer to a conversation; the front ends take it out of `text`.
         first_token_seconds, seconds: from when its prompt began to run to the first and to the last token.

@@ -4,7 +4,7 @@ import time
 from functools import cached_property
 
 from clover.drafts.ngrams import RepeatingText
-from clover.engine.requests import FinishReason, Generation, Request, StepEvent
+from clover.engine.requests import ErrorKind, FinishReason, Generation, Request, StepEvent
 from clover.engine.text import Detokenizer, with_special_tokens
 from clover.errors import UserError
 from clover.metrics import Acceptance
@@ -21,7 +21,7 @@ class RunningSequence:
         self.tokens: list[int] = []
         self.acceptance = Acceptance()
         self.finish_reason: FinishReason | None = None
-        self.error = ""  # Why the grammar lets no token be chosen; "" if the logits are no numbers.
+        self.error = ""  # Why grammar or process let no token be chosen; "" if the logits are no numbers.
         self.cached_tokens = 0  # So many tokens of the prompt need not run.
         self.prefilled = 0  # The prompt tokens that are scheduled; this may exceed the prompt.
         self._detokenizer = Detokenizer(target.tokenizer, request.stop, request.prompt, request.hidden)
@@ -92,6 +92,7 @@ class RunningSequence:
         if self.finish_reason is None:
             return None
         failed = self.finish_reason == "error"
+        kind: ErrorKind = "process" if self.request.params.grammar is None else "grammar"
         return Generation(
             text=self._detokenizer.text,
             tokens=tuple(self.tokens),
@@ -102,7 +103,7 @@ class RunningSequence:
             first_token_seconds=self._first_token_seconds,
             seconds=time.perf_counter() - self._started,
             error=(self.error or _unusable(self._dtype)) if failed else "",
-            error_kind=("grammar" if self.error else "logits") if failed else None,
+            error_kind=(kind if self.error else "logits") if failed else None,
         )
 
 

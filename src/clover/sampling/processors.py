@@ -11,11 +11,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from clover.errors import UserError
 from clover.sampling.params import Process, SamplingParams
 from clover.sampling.states import GrammarState
 from clover.tree import TokenTree
 
 _NO_TOKEN = "the grammar allows no token whose logit is finite; simplify it"
+_SPOILT = "after logits processors, or the function process, all scores are -inf or one is NaN: no token can be chosen"
 
 
 class Processors:
@@ -40,6 +42,7 @@ class Processors:
             for row, prompt in zip(params, prompts, strict=True)
         ]
         self.states: list[GrammarState | None] = [row.grammar and row.grammar.fresh() for row in params]
+        self._spoilt = set[tuple[int, tuple[int, ...]]]()  # Rows, and drafted tokens that none may follow.
 
     def _configure(self, params: Sequence[SamplingParams]) -> None:
         self._params = params
@@ -59,11 +62,15 @@ class Processors:
                 assert state is not None, "a text under a grammar holds no token that it excludes"
                 _exclude(state, scores[row], parents[row], tokens[row])
             if (text := self._texts[row]) is not None and params.process is not None:
-                _process(params.process, text.tokens, scores[row], parents[row], tokens[row])
+                spoilt = _process(params.process, text.tokens, scores[row], parents[row], tokens[row])
+                self._spoilt.update((row, tuple(path)) for path in spoilt)
         return scores
 
     def chosen(self, row: int, tokens: Sequence[int]) -> tuple[int, str]:
-        """Return how many of a step's tokens the grammar of a sequence lets stand, and why not the next one."""
+        """Return how many of a step's tokens the processors of a sequence let stand, and why not the next one."""
+        for count in range(len(tokens) if self._spoilt else 0):
+            if (row, tuple(tokens[:count])) in self._spoilt:
+                return count, _SPOILT
         state = self.states[row]
         for count, token in enumerate(tokens if state is not None else ()):
             assert state is not None
@@ -77,6 +84,7 @@ class Processors:
         """Append the first counts[b], Long [B], of new tokens Long [B, A] to the text of each sequence."""
         if not self.active:
             return
+        self._spoilt.clear()
         for row, count in enumerate(counts.tolist()):
             if (text := self._texts[row]) is not None:
                 text.extend(tokens[row, :count])
@@ -129,18 +137,30 @@ def _exclude(state: GrammarState, scores: Tensor, parents: list[int], tokens: li
             scores[node].masked_fill_(excluded.to(scores.device), -torch.inf)
 
 
-def _process(process: Process, text: Tensor, scores: Tensor, parents: list[int], tokens: list[int]) -> None:
-    """Change the scores [N, V] of one tree in place, depth by depth; its root is the end of the text Long [T]."""
-    paths, nodes = dict[int, list[int]]({0: []}), [0]
+def _process(
+    process: Process, text: Tensor, scores: Tensor, parents: list[int], tokens: list[int]
+) -> list[list[int]]:
+    """Change the scores [N, V] of one tree in place, depth by depth; its root is the end of the text Long [T].
+
+    Return the paths to the nodes after which no token can be chosen any more: the best score is NaN or -inf.
+    """
+    paths, nodes, spoilt = dict[int, list[int]]({0: []}), [0], list[list[int]]()
     while nodes:
         drafted = torch.tensor([paths[node] for node in nodes], dtype=torch.long, device=text.device)
         leading = torch.cat((text.expand(len(nodes), -1), drafted), dim=1)
-        scores[nodes] = process(leading, scores[nodes]).to(scores.dtype)
+        usable, found = scores[nodes].amax(1).isfinite(), process(leading, scores[nodes])
+        if not isinstance(found, Tensor) or found.shape != (len(nodes), scores.shape[1]):
+            raise UserError("the function process must return scores of the shape of those that it is given")
+        scores[nodes] = found.to(scores.dtype)
+        best = scores[nodes].amax(1)
+        bad = (usable & ~(best > -torch.inf)).tolist()
+        spoilt += [paths[node] for node, one in zip(nodes, bad, strict=True) if one]
         below = [node for node, parent in enumerate(parents) if parent in nodes]
         above = [parents[node] for node in below]
         possible = _possible(scores[above], [tokens[node] for node in below])
         nodes = [node for node, may_follow in zip(below, possible, strict=True) if may_follow]
         paths = {node: [*paths[parents[node]], tokens[node]] for node in nodes}
+    return spoilt
 
 
 def _possible(scores: Tensor, tokens: list[int]) -> list[bool]:

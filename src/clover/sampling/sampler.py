@@ -54,7 +54,7 @@ class Sampler(Coupling):
         return self._processors.states if self._processors.has_grammars else ()
 
     def chosen(self, row: int, tokens: Sequence[int]) -> tuple[int, str]:
-        """Return how many of a step's tokens the grammar of a sequence lets stand, and why not the next one."""
+        """Return how many of a step's tokens the processors of a sequence let stand, and why not the next one."""
         return self._processors.chosen(row, tokens)
 
     def _configure(self, params: Sequence[SamplingParams]) -> None:

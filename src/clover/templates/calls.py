@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic_core import from_json
+
 from clover.errors import UserError
 
 Message = Mapping[str, Any]
@@ -35,8 +37,8 @@ def with_arguments(call: Mapping[str, Any], form: str) -> dict[str, Any]:
     arguments = call.get("arguments") or {}
     if isinstance(arguments, str):
         try:
-            parsed = json.loads(arguments)
-        except ValueError:
+            parsed = from_json(arguments, allow_inf_nan=False)
+        except ValueError:  # also for half a character, which no tokenizer reads
             parsed = None
         if not isinstance(parsed, dict):
             raise UserError(f"the arguments of the tool call {call.get('name')!r} are no JSON object")

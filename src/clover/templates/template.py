@@ -62,6 +62,8 @@ class Template:
     def readable(self, message: Message) -> dict[str, Any]:
         """Return a message in the form that the template renders."""
         given = {key: value for key, value in message.items() if value is not None}
+        if not isinstance(given.get("role"), str):
+            raise UserError("a message needs a role, such as user")
         content, calls = given.get("content"), given.get("tool_calls")
         if reasoning := next((given[name] for name in REASONING if given.get(name)), None):
             given |= {name: reasoning for name in REASONING if name in self.text}
@@ -74,7 +76,7 @@ class Template:
                 return given | {"content": form.no_content}
         if content is None and any(given.get(name) for name in REASONING):
             content = ""
-        return given | {"content": self._content(str(given.get("role")), content)}
+        return given | {"content": self._content(given["role"], content)}
 
     def _content(self, role: str, content: Any) -> Any:
         strings, parts = _reads(self, role)

@@ -197,6 +197,9 @@ def _scaling(
     scale = 1.0 if kind == "none" else scale  # as llama.cpp takes it
     attention = facts.pop("rope.scaling.attn_factor", None) or 1.0
     one, short, long = (file.tensor(name).double() if name in file.tensors else None for name in FACTORS)
+    count = int(head * rotary.get("partial_rotary_factor", 1.0)) // 2
+    if any(factors is not None and len(factors) != count for factors in (one, short, long)):
+        raise file.refusal(f"it has other rotary factors than one for each of {count} frequencies")
     if short is not None and long is not None:
         lists = {"short_factor": short.tolist(), "long_factor": long.tolist()}
         return {

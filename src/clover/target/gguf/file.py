@@ -14,6 +14,7 @@ from torch import Tensor
 from clover.errors import UserError
 
 MAGIC = b"GGUF"
+_DAMAGES = struct.error, LookupError, ValueError, TypeError, ArithmeticError, MemoryError, RecursionError
 _PART = 2**16  # bytes that are dequantised at once
 _ALIGNMENT = 32  # of the tensors in bytes, unless the file says otherwise
 # The codes of field types: `struct`'s letter for each kind of number.
@@ -53,7 +54,7 @@ class GgufFile:
                 self._read(file)
         except UserError:
             raise
-        except (struct.error, KeyError, ValueError, TypeError, ArithmeticError, MemoryError) as error:
+        except _DAMAGES as error:
             raise self.refusal("it is damaged, or its download broke off; get it again") from error
         self._check()
         self.tensors = {name: place.shape for name, place in self._places.items()}
@@ -119,7 +120,8 @@ class GgufFile:
             raise self.refusal("it is not a GGUF file")
         version, tensors, fields = struct.unpack("<IQQ", self._take(file, 20))
         if version not in (2, 3):
-            raise self.refusal(f"its version {version} of GGUF is not read (2 and 3 are); convert it again")
+            kind = f"its version {version} of GGUF" if version < 2**16 else "GGUF for big-endian machines"
+            raise self.refusal(f"{kind} is not read (2 and 3 for little-endian ones are); convert it again")
         for _ in range(fields):
             name = self._string(file)
             self.fields[name] = self._value(file, self._number(file, "I"))
