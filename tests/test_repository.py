@@ -153,11 +153,9 @@ BUDGET = {
     # keys and values as whole numbers
     "cache": (715, 4, 12),  # rows that are cleared of NaN; uneven rows written where their texts end
     "chat": (840, 16, 18),  # formats one file each; calls that are forced, as elements, too
-    "cli": (
-        1365,
-        14,
-        35,
-    ),  # notes of the log, chats beside plain decoding, the weight cache, features, grammar, tools, budgets of time
+    # of what text an estimate is; notes of the log, chats beside plain decoding, the weight cache, features, grammar,
+    # tools, budgets of time
+    "cli": (1385, 14, 35),
     # attention of whole numbers, functions that are alike everywhere
     # int8 targets: products of several heads, and of parts; how loud outliers may be; kept weights
     # exact copies of models with plain weights: products of as many rows
@@ -202,12 +200,13 @@ BUDGET = {
     ),  # an index of weights is read at one place; int8 weights and calibrations are kept; hashes of norms and tokens
     # pictures and sounds are refused, and messages without a role
     "templates": (550, 5, 19),  # what a template reads is tried out, and what it would drop is an error
-    "train": (2050, 14, 54),  # measures held-out texts again when the vocabulary was cut
+    # of whose text τ is estimated
+    "train": (2078, 14, 55),  # measures held-out texts again when the vocabulary was cut
     "tree": (279, 4, 3),  # roots left alone
     "validation": (163, 1, 9),
     "verify": (110, 1, 3),
     "verify_host": (70, 1, 1),
-    "write": (261, 1, 4),  # tools are kept in what is written
+    "write": (268, 1, 4),  # progress before a text ends; tools are kept in what is written
 }
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from clover.cli.texts import run_writer
 from clover.data import FileTexts, Record, Sample, encode_records
 from clover.data.chat import vocabulary_hash
 from clover.data.formats import WrittenSample
 from clover.engine import Engine, Request
 from clover.errors import UserError
+from clover.measure.report.progress import Progress
 from clover.target import TargetModel
 from clover.write import WriteConfig, Writer, writer_hash
 from tests.data.tokenizers import CHATML, STRIPS_THINKING
@@ -337,3 +340,35 @@ def test_a_target_without_a_chat_template_asks_nothing(tmp_path: Path) -> None:
 def test_a_sample_keeps_its_spans() -> None:
     with pytest.raises(ValueError, match="does not lie within"):
         WrittenSample([1, 2], [(1, 1)])
+
+
+def test_few_texts_join_between_two_steps_and_what_runs_counts(target: TargetModel, tmp_path: Path) -> None:
+    """The first tokens do not wait for the prompts of all, and there is something to show before a text ends."""
+    config = WriteConfig(max_new_tokens=9, prompt_tokens=4, batch_size=32)
+    writer, seen = Writer(target, config, tmp_path / "out.jsonl"), list[tuple[int, int, float]]()
+    writer.write(plain_texts(12), lambda texts, tokens: seen.append((texts, tokens, writer.begun)))
+    before = [row for row in seen if not row[0]]
+    assert [tokens for _, tokens, _ in before][:4] == [0, 4, 12, 24]  # four texts more at each step
+    begun = [worth for _, _, worth in before]
+    assert begun == sorted(begun) and begun[-1] > 0.1
+    assert seen[-1][2] == 0.0
+
+
+def test_progress_moves_before_the_first_text_ends(
+    target: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shares, lines = list[float](), list[str]()
+
+    def reach(self: Progress, done: float, doing: str | None = None) -> None:
+        self.done = done
+        shares.append(done)
+        lines.append(doing or "")
+
+    monkeypatch.setattr(Progress, "reach", reach)
+    writer = Writer(target, WriteConfig(max_new_tokens=9, batch_size=32), tmp_path / "out.jsonl")
+    path = tmp_path / "in.jsonl"
+    path.write_text("".join(json.dumps({"text": f"one text and number {n}"}) + "\n" for n in range(12)))
+    run_writer(writer, FileTexts([path], target.require_tokenizer()))
+    early = [(share, line) for share, line in zip(shares, lines, strict=True) if "0 texts, " in line]
+    assert len({share for share, _ in early}) >= 5 and len({line for _, line in early}) >= 5
+    assert all(a <= b for a, b in pairwise(shares))

@@ -31,6 +31,8 @@ from clover.validation import read_lines
 
 _MAX_BYTES = 2**33
 _TRIES = 4  # texts that are begun per text to be written, at most, where the target writes the prompts
+_JOINING = 4  # texts that begin between two steps
+_USUAL_TOKENS, _ALMOST = 256, 0.9  # of an answer, until one has ended; a running text is worth no more
 _NOTHING = (
     "the target wrote nothing: no text fits, or none is left to write; check the chat template, the data, --max-length "
     "and the time"
@@ -130,12 +132,14 @@ class Writer:
     Attributes:
         left_out: why texts could not be written, by their names.
         tokens: how many the target wrote into the file.
+        begun: how many texts what is being written is worth, by the length of those that have ended.
         seconds: how long that took, interrupted runs included.
     """
 
     def __init__(self, target: TargetWeights, config: WriteConfig, path: Path, fingerprint: str = ""):
         self.target, self.config, self.path = target, config, path
         self.left_out: dict[str, str] = {}
+        self.begun = 0.0
         self._tokenizer = target.require_tokenizer()
         self._growth = Growth(
             self._tokenizer,
@@ -205,11 +209,12 @@ class Writer:
         decoding, running = Engine(self.target).open(self.config.batch_size), dict[int, _Running]()
         progress(len(self._done), self.tokens)
         while self.seconds < limit:
-            room = min(self.config.batch_size, most - len(self._done)) - len(running)
-            while room > 0 and (text := self._next(texts)) is not None:
+            # Few join at a time: the prompts of all would take a minute before the first token.
+            room = min(self.config.batch_size, most - len(self._done), len(running) + _JOINING)
+            while len(running) < room and (text := self._next(texts)) is not None:
                 if (request := self._continue(text)) is not None:
                     running[decoding.add(request)] = text
-                room = min(self.config.batch_size, most - len(self._done)) - len(running)
+                room = min(room, most - len(self._done))
             if not running:
                 break
             for event in decoding.step():
@@ -220,6 +225,8 @@ class Writer:
                     if (request := self._continue(text)) is not None:
                         running[decoding.add(request)] = text
             self.seconds = before + time.monotonic() - began
+            usual = self.tokens / len(self._done) if self.tokens else _USUAL_TOKENS
+            self.begun = sum(min(len(one.answer) / usual, _ALMOST) for one in running.values())
             progress(len(self._done), self.tokens + sum(len(one.answer) for one in running.values()))
         for text in running.values():
             self._continue(text)

@@ -74,7 +74,10 @@ def test_trained_draft_decodes_like_the_target_alone(
     code, out, err = train()
     assert (code, out.count("\n")) == (0, 2)
     assert "draft: trained 2 steps" in out
-    assert re.search(r"\nestimate: τ [1-6]\.\d\d \(tokens per step\) with a chain of 5, greedy, on ", out)
+    assert re.search(
+        r"accuracy of the heads( \d+\.\d%)+ on \d+ tokens of held-out texts \(too few to tell\)", out
+    )
+    assert re.search(r"\nestimate: too few held-out tokens to tell τ \(\d+\)\n", out)
     assert "recall learns from 20 texts for 2 steps in " in err and "clover evaluate --target" in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["draft", "texts.jsonl"]
     generate = ["generate", "def area", "--target", tiny_target, "--max-new-tokens", 16]
@@ -82,6 +85,26 @@ def test_trained_draft_decodes_like_the_target_alone(
     assert drafted.code == 0
     assert drafted.out == run_clover(*generate, "--tree", "plain").out
     assert "τ" in drafted.err
+
+
+def test_the_estimate_says_of_what_text_it_is(train: Callable, tmp_path: Path) -> None:
+    lines = (json.dumps({"text": f"{n} more texts, and another. " * 8}) for n in range(300))
+    (tmp_path / "more.jsonl").write_text("".join(line + "\n" for line in lines))
+    code, out, err = train(tmp_path / "more.jsonl")
+    assert code == 0
+    accuracy = r"accuracy of the heads( \d+\.\d%){5} on [\d,]+ tokens of held-out texts \(± \d+\.\d%\)"
+    estimate = (
+        r"estimate: τ [1-6]\.\d\d \(tokens per step\) with a chain of 5, greedy, along ([\d,]+) tokens of "
+    )
+    assert re.search(accuracy, out)
+    found = re.search(estimate + r"held-out texts; (\d+)% of them the target's own", out)
+    result = json.loads((tmp_path / "draft" / "training_config.json").read_text())["result"]["validation"]
+    tokens, own = result["tau_tokens"], result["tau_own_tokens"]
+    assert found and int(found[1].replace(",", "")) == tokens >= 100
+    assert int(found[2]) == round(100 * own / tokens)
+    assert ("the target's own first choice is another" in err) == (
+        own < 0.7 * tokens
+    ) and "clover evaluate" in err
 
 
 def test_several_files_may_follow_data(train: Callable, tmp_path: Path) -> None:

@@ -181,7 +181,8 @@ def run_writer(writer: "Writer", texts: "FileTexts | None", number: int | None =
             nonlocal told
             spent = 0.0 if minutes is None else (before + time.monotonic() - began) / (60 * minutes or 1.0)
             line = f"the target writes: {number_of(written, 'text')}, {number_of(tokens, 'token')}"
-            progress.go_on(1.0, max(written / max(total, 1), spent), line)
+            share = min((written + writer.begun) / max(total, 1), 1.0)
+            progress.go_on(1.0, max(share, spent, progress.done), line)
             if not told and texts is not None and texts.left_out:
                 progress.log(texts.left_out)
                 told = True

@@ -23,6 +23,10 @@ _SAME = (
     "optimizer", "lr",
 )  # fmt: skip
 
+# Fewer held-out tokens tell nothing. Of greedy text all tokens are the target's own first choice; below this share it
+# is other people's, or was sampled far from there.
+_FEWEST, _OWN = 100, 0.7
+
 _given, _bound, _training = panel(), panel("How long"), panel("Training")
 
 
@@ -214,18 +218,33 @@ def _report(given: TrainOptions, config: "TrainConfig", result: "TrainResult") -
     measured = result.validation or result.training
     accuracy = " ".join(f"{value:.1%}" for value in measured["accuracy"])
     where = "held-out texts" if result.validation else "texts that it learnt, because too few were held out"
+    count, first = int((measured.get("positions") or [0])[0]), measured["accuracy"][0]
+    sure = f"± {(first * (1 - first) / count) ** 0.5:.1%}" if count >= _FEWEST else "too few to tell"
     done = f"trained {result.steps} steps on {result.tokens:,} tokens"
     if config.only_fits:
         done, where = f"fitted {config.start_from} to the texts", "them"
-    print(f"{config.output}: {done}; accuracy of the heads {accuracy} on {where}")
-    if tau := measured.get("tau"):
+    print(
+        f"{config.output}: {done}; accuracy of the heads {accuracy} on {count:,} tokens of {where} ({sure})"
+    )
+    tokens, own = measured.get("tau_tokens", 0), measured.get("tau_own_tokens", 0)
+    if tokens >= _FEWEST:
+        chain = f"τ {measured['tau']:.2f} (tokens per step) with a chain of {measured['chain']}, greedy"
         print(
-            f"estimate: τ {tau:.2f} (tokens per step) with a chain of {measured['chain']}, greedy, on {where}"
+            f"estimate: {chain}, along {tokens:,} tokens of {where}; {own / tokens:.0%} of them the target's own"
         )
-    if not (given.regenerate or given.features):
+    elif result.validation:
+        print(f"estimate: too few held-out tokens to tell τ ({tokens})")
+    foreign = tokens >= _FEWEST and own < _OWN * tokens
+    if foreign:
+        print(
+            f"at {1 - own / tokens:.0%} of those tokens the target's own first choice is another: the estimate is of "
+            "that text, and τ of what the target writes is another, often a lower one",
+            file=sys.stderr,
+        )
+    if not (given.regenerate or given.features) and (foreign or tokens < _FEWEST):
         print(
             "it learnt the data's answers; unless the target wrote them, its own teach more: --regenerate",
             file=sys.stderr,
         )
-    why = "how many tokens of a step are accepted"
+    why = "which τ it has in use" if tokens else "how many tokens of a step are accepted"
     print(options.next_command(why, "evaluate", given, "--draft", config.output), file=sys.stderr)

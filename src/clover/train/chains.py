@@ -8,6 +8,8 @@ Shapes: B texts, T tokens, D heads, H hidden, V' the draft's vocabulary; r posit
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -20,9 +22,28 @@ from clover.metrics import Acceptance
 from clover.train.losses import chunk_rows, target_logits_of
 
 
-def walk(draft: DraftModel, batch: TextBatch, features: Features, outputs: Tensor) -> Acceptance:
-    """Return the acceptance of a chain of D tokens in a batch, from the outputs [D, B, T, H] of all heads."""
-    right = _right(draft, batch, features, outputs)
+@dataclass(frozen=True)
+class ChainEstimate:
+    """The acceptance of a greedy chain along texts, of how many tokens, and how many of these the target would choose.
+
+    Where the target wrote the texts greedily, it would choose all of them.
+    """
+
+    acceptance: Acceptance
+    tokens: int
+    own: int
+
+    def __add__(self, other: ChainEstimate) -> ChainEstimate:
+        return ChainEstimate(
+            self.acceptance + other.acceptance, self.tokens + other.tokens, self.own + other.own
+        )
+
+
+def walk(draft: DraftModel, batch: TextBatch, features: Features, outputs: Tensor) -> ChainEstimate:
+    """Return the estimate of a chain of D tokens in a batch, from the outputs [D, B, T, H] of all heads."""
+    right, best = _right(draft, batch, features, outputs)
+    chosen = best[:, 1:-1][batch.predicted_mask[:, 2:]]
+    own = chosen == batch.tokens[:, 2:][batch.predicted_mask[:, 2:]]
     runs, found = right.cumprod(-1).sum(-1).cpu(), Acceptance()
     for text, learnt in zip(runs.tolist(), batch.predicted_mask.tolist(), strict=True):
         at, end = 0, max((place + 1 for place, one in enumerate(learnt) if one), default=0)
@@ -31,12 +52,13 @@ def walk(draft: DraftModel, batch: TextBatch, features: Features, outputs: Tenso
             if learnt[at + 2]:
                 found.record(min(count, left), len(outputs), cut=count > left)
             at += count
-    return found
+    return ChainEstimate(found, len(own), int(own.sum()))
 
 
-def _right(draft: DraftModel, batch: TextBatch, features: Features, outputs: Tensor) -> Tensor:
+def _right(draft: DraftModel, batch: TextBatch, features: Features, outputs: Tensor) -> tuple[Tensor, Tensor]:
     """Return whether each head's first choice at a position is the target's own token, and learnt: Long [B, T, D].
 
+    Return also the target's choices after each position, Long [B, T], -1 where the next token is not learnt.
     Heads behind one that is wrong are not asked, and count as wrong: a chain ends there.
     """
     learnt, depth, length = batch.predicted_mask, len(outputs), batch.tokens.shape[1]
@@ -65,4 +87,4 @@ def _right(draft: DraftModel, batch: TextBatch, features: Features, outputs: Ten
             right = chosen == best[row, compared]
             found[row, at, head] = right.long()
             reached = torch.cat((reached, part[right]))
-    return found
+    return found, best

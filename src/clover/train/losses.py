@@ -149,13 +149,14 @@ class HeadMetrics:
         return {name: (part / count.clamp_min(1)).tolist() for name, part in zip(_NAMES, sums, strict=True)}
 
     def summary(self, config: LossConfig) -> dict[str, float | list[float]]:
-        """Return `means`, and `loss`, their weighted sum over all heads.
+        """Return `means`, `loss`, their weighted sum over all heads, and `positions`, the number of each head's.
 
         The loss that is minimised divides by all positions that are learnt, which are more than those measured with
         `LossConfig.likely_tokens_only`.
         """
         sums = self.sums.double().cpu()
-        return {"loss": float(weighted_sum(sums, sums[4], config)), **self.means()}
+        loss = float(weighted_sum(sums, sums[4], config))
+        return {"loss": loss, **self.means(), "positions": sums[4].tolist()}
 
 
 def count_positions(predicted_mask: Tensor, depth: int) -> Tensor:

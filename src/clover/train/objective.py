@@ -19,7 +19,7 @@ from clover.drafts import DraftModel
 from clover.drafts.copies import Copied, Guesses, copied_in, join_guesses
 from clover.drafts.vocabulary import draft_indices, frequent_tokens, worthwhile_size
 from clover.metrics import Acceptance
-from clover.train.chains import walk
+from clover.train.chains import ChainEstimate, walk
 from clover.train.chunked_loss import chunked_head_loss
 from clover.train.config import TrainConfig
 from clover.train.losses import HeadMetrics
@@ -100,9 +100,9 @@ class Objective:
         return HeldOutMetrics(sum(metrics[1:], metrics[0]), hits, join_guesses(guesses) if guesses else None)
 
     @torch.no_grad()
-    def acceptance(self, batches: Iterable[TextBatch], most: int = _WALKED) -> Acceptance:
+    def estimate(self, batches: Iterable[TextBatch], most: int = _WALKED) -> ChainEstimate:
         """Return the acceptance of a greedy chain in the first batches, up to `most` tokens; nothing is changed."""
-        found, tokens = Acceptance(), 0
+        found, tokens = ChainEstimate(Acceptance(), 0, 0), 0
         for batch in batches:
             if tokens >= most:
                 break

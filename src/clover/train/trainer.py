@@ -66,8 +66,8 @@ class TrainResult:
         training: the last log entry: loss, and per head distillation, regression and accuracy; that of held-out texts
             where nothing was learnt.
         validation: the same for held-out texts, measured after the last step on the draft as it is saved, but in the
-            dtype of the training, and `tau` of a greedy chain of `chain` tokens there; None if there are none, or if
-            the run was stopped.
+            dtype of the training, and `tau` of a greedy chain of `chain` tokens along `tau_tokens` of them, of which
+            `tau_own_tokens` are the target's own first choice; None if there are none, or if the run was stopped.
     """
 
     finished: bool
@@ -300,7 +300,13 @@ class Trainer:
             self.progress.say("measuring the smaller vocabulary")
             measured = self.objective.measure(self.progress.each(batches))
         self.progress.say("measuring how many tokens are accepted")
-        chain = {"chain": self.draft.trained_depths, "tau": self.objective.acceptance(batches).tau}
+        found, depths = self.objective.estimate(batches), self.draft.trained_depths
+        chain = {
+            "chain": depths,
+            "tau": found.acceptance.tau,
+            "tau_tokens": found.tokens,
+            "tau_own_tokens": found.own,
+        }
         validation = measured.metrics.summary(self.config.loss) | chain
         self.log.write({"step": self.budget.step, "validation": validation})
         return validation
