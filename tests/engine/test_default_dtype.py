@@ -90,7 +90,7 @@ class _Strays(TorchFunctionMode):
         found = func(*args, **(kwargs or {}))
         made = [one for one in tree_leaves(found) if isinstance(one, Tensor) and one.dtype == torch.float16]
         given = tree_leaves((args, kwargs))
-        if any(one.numel() for one in made) and not any(_is_half(one) for one in given):
+        if any(one.numel() and not one.is_meta for one in made) and not any(_is_half(one) for one in given):
             frames = [frame for frame in extract_stack()[:-1] if "/clover/" in frame.filename]
             self.places |= {f"{frames[-1].filename}:{frames[-1].lineno}"} if frames else set()
         return found

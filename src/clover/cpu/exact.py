@@ -128,8 +128,8 @@ class ExactModel:
             if layer.weight.device.type == "cpu"
         }
         for layer in tried.values():
-            rows = torch.randn(_TRIED, layer.width, generator=torch.Generator().manual_seed(0))
-            rows = rows.to(layer.weight.dtype)
+            noise = torch.Generator().manual_seed(0)
+            rows = torch.randn(_TRIED, layer.width, dtype=torch.float32, generator=noise).to(layer.weight)
             outputs, turned, alone = layer(rows), layer(rows.flip(0)).flip(0), layer(rows[-1:])
             if not torch.equal(outputs, turned) or not torch.equal(outputs[-1:], alone):
                 return f"this processor's products of {layer.width:,} numbers depend on the rows beside them"
