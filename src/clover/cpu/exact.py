@@ -128,8 +128,8 @@ class ExactModel:
             if layer.weight.device.type == "cpu"
         }
         for layer in tried.values():
-            noise = torch.Generator().manual_seed(0)
-            rows = torch.empty(_TRIED, layer.width, dtype=layer.weight.dtype, device="cpu").normal_(generator=noise)
+            rows = layer.weight.new_empty(_TRIED, layer.width)
+            rows.normal_(generator=torch.Generator().manual_seed(0))
             outputs, turned, alone = layer(rows), layer(rows.flip(0)).flip(0), layer(rows[-1:])
             if not torch.equal(outputs, turned) or not torch.equal(outputs[-1:], alone):
                 return f"this processor's products of {layer.width:,} numbers depend on the rows beside them"
