@@ -140,7 +140,7 @@ def test_docstrings_of_functions_begin_with_a_verb() -> None:
 
 # Lines, files and public names of each room. Raising a number is a decision: its reason stands beside it.
 BUDGET = {
-    "__init__": (25, 1, 0),
+    "__init__": (30, 1, 0),  # huge pages
     "__main__": (6, 1, 0),
     "api": (
         400,

@@ -1,5 +1,6 @@
 """Clover: speculative decoding that leaves the output of a language model as it is."""
 
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "load", "speculative", "SamplingParams"]
+
+# PyTorch asks the kernel for huge pages for large tensors: a step then waits less for addresses of weights. It reads
+# this with its first tensor.
+os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 _HOMES = {
     "load": "clover.api",
