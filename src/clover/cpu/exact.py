@@ -122,16 +122,12 @@ class ExactModel:
 
         One product of each shape is tried.
         """
-        tried = {
-            (len(layer.weight), *layer.weight.shape, layer.weight.dtype): layer
-            for layer in self.layers
-            if layer.weight.device.type == "cpu"
-        }
-        for layer in tried.values():
-            rows = layer.weight.new_empty(_TRIED, layer.width)
+        tried = {(layer.weight.shape, layer.weight.dtype): layer for layer in self.layers}
+        for (_, dtype), layer in tried.items():
+            rows, product = layer.weight.new_empty(_TRIED, layer.width), layer.shared.product
             rows.normal_(generator=torch.Generator().manual_seed(0))
-            outputs, turned, alone = layer(rows), layer(rows.flip(0)).flip(0), layer(rows[-1:])
-            if not torch.equal(outputs, turned) or not torch.equal(outputs[-1:], alone):
+            outputs, turned, alone = (product(some, dtype) for some in (rows, rows.flip(0), rows[-1:]))
+            if not torch.equal(outputs, turned.flip(0)) or not torch.equal(outputs[-1:], alone):
                 return f"this processor's products of {layer.width:,} numbers depend on the rows beside them"
         return None
 
