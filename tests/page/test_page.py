@@ -41,6 +41,8 @@ def ask(page: Page, text: str = "Tell me.") -> None:
 
 def answered(page: Page, state: str = "done", count: int = 1) -> None:
     expect(page.locator(f'.answer[data-state="{state}"]')).to_have_count(count)
+    # The panel of steps is drawn in the next frame; a hidden slider would not take the focus.
+    page.evaluate("() => new Promise(requestAnimationFrame)")
 
 
 def test_a_conversation_goes_on_over_several_turns(page: Page, script: Script) -> None:
