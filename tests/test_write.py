@@ -174,7 +174,7 @@ def test_a_prompt_that_does_not_fit_is_left_out_and_says_why(target: TargetModel
     assert len(samples_of(target, tmp_path / "w.jsonl")) == 1
     first, second = writer.left_out.values()
     assert first.startswith("long.jsonl, line 3: ") and "at most 38 fit" in first
-    assert second == "mute.jsonl, line 1: nobody says anything that the assistant could answer"
+    assert second == "mute.jsonl, line 1: there is nothing that the assistant could answer"
 
 
 def test_a_target_that_writes_nothing_is_an_error(target: TargetModel, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Logits that are no finite numbers are a finding, and what is finite is still judged."""
+"""Logits that are not finite are a finding, and what is finite is still judged."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_one_position_without_a_number_leaves_the_others_judged(monkeypatch: pyt
     clean = audit_of(target, ("chain:4",), temperature=0).run()
     monkeypatch.setattr(ModelSource, "write", last_without)
     found = audit_of(target, ("chain:4",), temperature=0).run()
-    assert found.problems == [f"the model's logits are no finite numbers at 1 of {POSITIONS} positions"]
+    assert found.problems == [f"the model's logits are not finite at 1 of {POSITIONS} positions"]
     assert found.rounding.most == pytest.approx(clean.rounding.most, rel=0.5)
     assert all(0 < method.worst < found.rounding.most for method in found.methods)
 
@@ -78,7 +78,7 @@ def test_an_engine_without_finite_logits_is_found(monkeypatch: pytest.MonkeyPatc
     found = audit_of(weak_attention(), ("chain:4",), temperature=0).run()
     drafted = next(method for method in found.methods if method.name.startswith("chain:4"))
     assert found.mismatches == [] and isfinite(drafted.worst)
-    assert len(found.problems) == 1 and "tokens are no finite numbers" in drafted.problems[0]
+    assert len(found.problems) == 1 and "tokens are not finite" in drafted.problems[0]
 
 
 def test_a_drawn_token_without_a_probability_is_found() -> None:

@@ -131,7 +131,7 @@ def test_log_probabilities_that_are_no_finite_numbers_are_a_defect(
 ) -> None:
     with fake(tell=told) as url:
         code, _, said = audit(run_clover, prompts, url)
-    assert code == 1 and "tokens are no finite numbers" in said
+    assert code == 1 and "tokens are not finite" in said
 
 
 def test_one_prompt_fills_every_batch_and_tests_every_processor(run_clover: Callable, prompts: Path) -> None:

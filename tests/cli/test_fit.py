@@ -94,7 +94,7 @@ def test_what_cannot_be_fitted_is_refused(fit: Callable, draft: Path, tmp_path: 
     for done, message in (
         (fit(tmp_path / "text.txt", start_from=None), "give a trained draft to fit, by --start-from"),
         (fit(tmp_path / "text.txt", "--set", "draft_vocab_size=258"), "draft_vocab_size is 258"),
-        (fit(unlearnt), "nothing of it is marked to be learnt"),
+        (fit(unlearnt), "no token is marked to be learnt"),
     ):
         assert done.code == 2 and message in done.err.splitlines()[-1]
     assert not (tmp_path / "fitted").exists()

@@ -28,7 +28,7 @@ def test_there_is_nothing_to_measure_without_a_draft(
     (tmp_path / "prompts.txt").write_text("def area(self):\nimport os\n")
     done = run_clover(command, tmp_path / "prompts.txt", "--target", tiny_target, "--draft", not_finite)
     assert done.code == 2
-    assert done.err == f"clover: error: {not_finite} has weights that are no finite numbers; train it again\n"
+    assert done.err == f"clover: error: {not_finite} has weights that are not finite; train it again\n"
 
 
 def test_there_is_nothing_to_show_without_a_draft(
@@ -38,7 +38,7 @@ def test_there_is_nothing_to_show_without_a_draft(
     given = ("--prompts", tmp_path / "prompts.txt", "--max-new-tokens", 4)
     done = run_clover("demo", "--target", tiny_target, "--draft", not_finite, *given)
     assert done.code == 2
-    assert "no finite numbers; train it again" in done.err
+    assert "not finite; train it again" in done.err
     for word in ("plain", "lookup"):
         done = run_clover("demo", "--tree", word)
         assert done.code == 2

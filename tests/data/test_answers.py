@@ -100,7 +100,7 @@ def test_a_conversation_ends_before_the_first_turn_that_does_not_fit() -> None:
 @pytest.mark.parametrize(
     ("record", "reason"),
     [
-        (chat("s be good"), "nobody says anything"),
+        (chat("s be good"), "nothing that the assistant could answer"),
         (chat("u " + "xyz" * 90), "at most 198 fit"),
     ],
 )

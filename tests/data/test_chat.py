@@ -78,7 +78,7 @@ def test_records_with_other_weights_or_none_above_0_are_left_out(tmp_path: Path)
     assert len(list(texts)) == 2
     lines = sorted(texts.problems.values())
     assert "line 2: messages, turn 2: weight is 0.5; an answer is learnt (1) or not (0)" in lines[0]
-    assert "line 3: it teaches nothing: no answer to anything has a weight above 0" in lines[1]
+    assert "line 3: it teaches nothing: no answer has a weight above 0" in lines[1]
     assert "line 4: messages, turn 2: weight is '0'; an answer" in lines[2]
 
 
@@ -364,10 +364,10 @@ def test_a_template_that_is_no_text_is_named(template: Any) -> None:
 def test_records_that_teach_nothing_are_left_out_and_say_why(tmp_path: Path) -> None:
     good = {"messages": [QUESTION, ANSWER]}
     rows = [
-        ({"messages": [QUESTION]}, "its roles are user, and the assistant says nothing"),
+        ({"messages": [QUESTION]}, "its roles are user; none is the assistant"),
         ({"messages": [QUESTION, {"role": "Seller", "content": "no"}]}, "its roles are user, Seller"),
         ({"prompt": "the cat"}, "it has a prompt and no completion"),
-        ({"tokens": [1, 2, 3], "loss_mask": [0, 0, 0]}, "nothing of it is marked to be learnt"),
+        ({"tokens": [1, 2, 3], "loss_mask": [0, 0, 0]}, "no token is marked to be learnt"),
         ({"tokens": [1, 2], "loss_mask": [1, 1]}, "it is too short"),
     ]
     path = tmp_path / "a.jsonl"
@@ -379,5 +379,5 @@ def test_records_that_teach_nothing_are_left_out_and_say_why(tmp_path: Path) -> 
     assert texts.left_out.startswith("MORE THAN HALF CANNOT BE USED: left out 5 of the first 6 texts")
     silent = make_tokenizer("{% for m in messages %}{{ m['content'] }}{% endfor %}")
     silent.chat_template += "{% if add_generation_prompt %} A:{% endif %}"
-    with pytest.raises(UserError, match=r"no text can be learnt from; .*--regenerate"):
+    with pytest.raises(UserError, match=r"nothing can be learnt from the texts; .*--regenerate"):
         list(FileTexts([write(path, [QUESTION])], silent))

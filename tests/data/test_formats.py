@@ -121,7 +121,7 @@ def test_nulls_are_left_out_at_every_depth() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "only content of type text"),
         ({"conversations": [{"from": "alien", "value": "x"}]}, "unknown speaker 'alien'"),
         ({"conversations": [{"from": "human"}]}, "turn 1: content must be text, not null"),
-        ({"conversations": [{"from": "gpt", "value": "cut"}]}, "x: conversations: nobody says anything"),
+        ({"conversations": [{"from": "gpt", "value": "cut"}]}, "x: conversations: there is nothing"),
         ({"turns": "hi"}, "turns must be a list"),
         (
             {"prompt": "hi", "completion": "yes", "system": "Be brief."},
@@ -201,7 +201,7 @@ def test_what_stands_before_a_question_is_kept() -> None:
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"images": ["x.png"]}, "it has images, and a draft reads text alone"),
+        ({"images": ["x.png"]}, "it has images, but a draft reads only text"),
         ({"image": "x.png"}, "it has image, and a draft"),
         ({"image_url": {"url": "x.png"}}, "it has image_url, and a draft"),
         ({"videos": [b"x"]}, "it has videos, and a draft"),
@@ -245,9 +245,9 @@ def test_records_that_say_more_than_their_text_are_refused(more: dict[str, Any],
         ({"content": [{"type": "video", "text": "It runs."}]}, "it has a part of type video"),
         ({"content": [{"type": "text", "text": "What is it?", "image": {"path": "x"}}]}, "it has image"),
         ({"content": [{"text": "What is it?"}]}, "it has a part without a type"),
-        ({"content": "<image>\nWhat is it?"}, "it holds the place of a picture"),
-        ({"content": "What is it?\n <image> \n"}, "it holds the place of a picture"),
-        ({"content": "<audio>"}, "it holds the place of a picture or sound"),
+        ({"content": "<image>\nWhat is it?"}, "it has a placeholder of a picture"),
+        ({"content": "What is it?\n <image> \n"}, "it has a placeholder of a picture"),
+        ({"content": "<audio>"}, "it has a placeholder of a picture or sound"),
     ],
 )
 def test_what_shows_more_than_text_is_refused(message: dict[str, Any], said: str) -> None:

@@ -195,7 +195,7 @@ def test_that_no_prompt_fits_is_said() -> None:
         ("a.txt", b" \n\n", "holds no prompts"),
         ("a.txt", b"\xff\xfe", "not valid UTF-8"),
         ("a.bin", b"a\0b", "zero bytes"),
-        ("a.py", b"\n", "no text to be cut"),
+        ("a.py", b"\n", "no text that could be cut"),
     ],
 )
 def test_wrong_files_are_refused_in_one_line(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -233,7 +233,7 @@ def test_what_stands_before_every_text_comes_first_and_what_stands_behind_it_doe
 
 
 def test_a_prompt_without_tokens_is_refused() -> None:
-    with pytest.raises(UserError, match="here: the tokenizer makes no token"):
+    with pytest.raises(UserError, match="here: the tokenizer gives no token"):
         encode_task(Task("a", "here", text="x", window=(0, 0)), make_tokenizer(adds_bos=False))
 
 

@@ -42,7 +42,7 @@ def test_texts_without_an_answer_may_come_first(tmp_path: Path, monkeypatch: pyt
     path, tokenizer = tmp_path / "prompts.jsonl", make_tokenizer(CHATML)
     assert len(list(FileTexts([write(path, *asked, {"text": "hello"})], tokenizer))) == 1
     with pytest.raises(
-        UserError, match="no text can be learnt from; the first: .*line 1: it teaches nothing"
+        UserError, match="nothing can be learnt from the texts; the first: .*line 1: it teaches nothing"
     ):
         list(FileTexts([write(path, *asked)], tokenizer))
 

@@ -70,7 +70,7 @@ def test_a_draft_of_any_weights_decodes_losslessly(
 ) -> None:
     engine = make_engine(target, drafts[kind], tree)
     asked = tree not in ("plain", "lookup")
-    assert any("no finite numbers" in str(one.message) for one in recwarn) == (asked and kind == "nan")
+    assert any("not finite" in str(one.message) for one in recwarn) == (asked and kind == "nan")
     assert (engine.draft is None) == (not asked or kind == "nan")
     sampled = [] if not parse_tree(tree).exact else [SamplingParams(temperature=0.8, seed=1)]
     params = [SamplingParams(), *sampled]

@@ -143,7 +143,7 @@ def test_heads_that_do_not_divide_the_hidden_size_become_those_of_the_draft(kind
             "reads pre_norm hidden states",
         ),
         (lambda target: Clover1Draft.from_target(target, connection="mlp"), "ablation of Clover-1"),
-        (lambda target: broken(target), "no finite numbers"),
+        (lambda target: broken(target), "not finite"),
     ],
 )
 def test_a_draft_that_no_other_engine_runs_is_refused(make, message, pair, tmp_path, run_clover):

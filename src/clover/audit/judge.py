@@ -214,7 +214,7 @@ class Judge:
 
     def _problems(self, result: MethodResult, compared: int, nonfinite: int) -> Iterator[str]:
         if nonfinite:
-            yield f"log-probabilities of {nonfinite} tokens are no finite numbers, here or in the model"
+            yield f"log-probabilities of {nonfinite} tokens are not finite, here or in the model"
         if result.worst > self.rounding.most:
             yield f"log-probabilities are off by {result.worst:.3g} times the rounding"
         elif result.median > _MAX_MEDIAN:

@@ -103,7 +103,7 @@ class Audit:
         )
         if count := rounding.nonfinite:
             every = count + rounding.positions
-            result.other.append(f"the model's logits are no finite numbers at {count} of {every} positions")
+            result.other.append(f"the model's logits are not finite at {count} of {every} positions")
         over, comparisons = budget.part(), self._comparisons
         judge, drawn = Judge(self.plain, rounding, over), self._drawn
         with budget.until_interrupted():

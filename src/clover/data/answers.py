@@ -1,7 +1,7 @@
-"""How texts grow, answer by answer: what stands before each answer, and what the whole becomes.
+"""Let texts grow answer by answer: build the prompt of each answer, and the finished record.
 
-A text is a coroutine: it yields a request, is sent the tokens of the answer, and returns what it has become. So the
-rules of conversations stand here, without any model, and who runs the requests need not know them.
+A text is a coroutine: it yields a request, is sent the tokens of the answer, and returns the finished text. So this
+module holds the rules of conversations without any model, and the code that runs the requests need not know them.
 """
 
 from collections.abc import Generator, Iterator, Sequence
@@ -21,7 +21,7 @@ _LONGEST_PROMPT = 128  # tokens of a prompt that the target writes; a longer tex
 
 @dataclass(frozen=True)
 class Ask:
-    """A request of a text: the tokens to continue, how many may follow, and the temperature if it is not the text's."""
+    """A request: the tokens to continue, how many may follow, and a temperature that overrides the run's."""
 
     tokens: list[int]
     max_new_tokens: int
@@ -30,7 +30,7 @@ class Ask:
 
 @dataclass
 class _GrowingSample:
-    """Tokens and spans of those that the target wrote, while a text grows."""
+    """The tokens of a growing text, and the spans of those that the target wrote."""
 
     tokens: list[int] = field(default_factory=list)
     learnt: list[tuple[int, int]] = field(default_factory=list)
@@ -49,10 +49,10 @@ class _GrowingSample:
 
 @dataclass(frozen=True)
 class Ended:
-    """A text that has ended.
+    """A finished text.
 
     Args:
-        fields: of its record, as `clover.data.formats` reads them.
+        fields: the fields of its record, as `clover.data.formats` reads them.
         samples: its tokens.
         cut: whether the last answer was cut off.
     """
@@ -62,8 +62,8 @@ class Ended:
     cut: bool
 
 
-# A text is a coroutine: it yields a request, is sent the tokens of the answer, and returns what it has become. It
-# raises UserError where it has to be left out. Where writing stops before the answer's first token, it is sent [].
+# The coroutine raises UserError if the text has to be left out. It is sent [] if writing stops before the answer's
+# first token.
 GrowingText = Generator[Ask, list[int], Ended]
 
 
@@ -73,11 +73,11 @@ class Growth:
 
     Args:
         eos_token_ids: tokens that end an answer.
-        vocab_size: of the target.
-        max_length: tokens of a text at most, its prompt included.
-        max_new_tokens: tokens of an answer at most; None for no limit but `max_length`.
-        prompt_tokens: tokens of a plain text, or of each `max_length` tokens of it, that are kept as its opening, at
-            most half of it.
+        vocab_size: number of tokens that the target knows.
+        max_length: most tokens of a text, its prompt included.
+        max_new_tokens: most tokens of an answer; None for no limit but `max_length`.
+        prompt_tokens: tokens that are kept as the opening of each window of a plain text, but at most half of the
+            window. A window has `max_length` tokens.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -106,7 +106,7 @@ class Growth:
     def _ask(self, where: str, tokens: list[int], temperature: float | None = None) -> Ask:
         """Make a request; UserError if nothing comes before the answer, or there is no room for it."""
         if not tokens:
-            raise UserError(f"{where}: nothing stands before the answer")
+            raise UserError(f"{where}: nothing comes before the answer")
         if len(tokens) + 1 >= self.max_length:
             raise UserError(
                 f"{where}: {len(tokens):,} tokens before the answer; at most {self.max_length - 2:,} fit"
@@ -117,7 +117,7 @@ class Growth:
         return Ask(tokens, min(room, self.max_new_tokens or room), temperature)
 
     def _plain(self, where: str, opening: list[int], prompt: str) -> GrowingText:
-        """Continue an opening, which has the text `prompt`."""
+        """Continue the tokens `opening`, whose text is `prompt`."""
         sample = _GrowingSample()
         answer = yield self._ask(where, opening)
         if not answer:
@@ -130,13 +130,13 @@ class Growth:
     def _chat(self, record: Record) -> GrowingText:
         """Answer a conversation, answer by answer.
 
-        Where the template renders what comes before an answer as it was rendered and written so far, and more, that
-        more is appended to the sample. Where it rewrites earlier turns, the answer begins a sample of its own.
-        A conversation ends before the first answer that does not fit or is empty, after one that was cut off, and
-        before the result of a tool, which belongs to a call that is written anew.
+        If the rendering of the prompt extends the text so far, the rest of it is appended to the same sample. If the
+        template rewrites earlier turns, the answer begins a new sample.
+        A conversation ends before the first answer that does not fit or is empty, and after one that was cut off. It
+        also ends before a tool's result, because the target has replaced the call that it belongs to.
         """
         messages, samples, so_far, cut = list[Message](), list[_GrowingSample](), "", False
-        refusal = "nobody says anything that the assistant could answer"
+        refusal = "there is nothing that the assistant could answer"
         for message in _with_places(record.messages):
             if message is not None and message["role"] == "tool" and samples:
                 break
@@ -171,7 +171,7 @@ class Growth:
         return Ended(fields, [one.whole for one in samples], cut)
 
     def with_prompt(self, number: int, seen: set[str]) -> GrowingText:
-        """Let the target write a user's turn at temperature 1, which is added to `seen`, and answer it.
+        """Let the target write a user's turn at temperature 1, and answer it. The turn is added to `seen`.
 
         UserError if no chat template says how a user's turn opens.
         """
@@ -198,7 +198,8 @@ class Growth:
 def _with_places(messages: Sequence[Message]) -> Iterator[Message | None]:
     """Yield the turns of a conversation, and None in the place of each answer that is to be written.
 
-    That is where the assistant speaks, unless it opens the conversation, and after a user whom nobody answers.
+    An answer is to be written where the assistant speaks, unless it opens the conversation, and after each turn of
+    the user that nobody answers.
     """
     for number, (message, after) in enumerate(zip_longest(messages, messages[1:])):
         if message["role"] == "assistant" and number:

@@ -1,9 +1,9 @@
 """Deterministic batches of texts that are tokenized only when their turn comes.
 
-Each epoch takes the texts in an order of its own, in blocks of about a million characters. Texts longer than
-`max_length` are cut into windows; those of a block are sorted by length and cut into batches, so little is padding;
-then the batches are shuffled. While a block is learnt, the next one is tokenized. What comes at a `Position` depends
-on the texts, the seed and the position alone, so resuming needs nothing else.
+Each epoch has its own order of the texts, and reads them in blocks of about a million characters. Texts longer than
+`max_length` are cut into windows. The windows of a block are sorted by length and cut into batches, so that few tokens
+are padding; then the batches are shuffled. While a block is learnt, the next one is tokenized. The batch at a
+`Position` depends only on the texts, the seed and the position, so resuming needs nothing else.
 
 Shapes: B windows of a batch, T longest window of the batch.
 """
@@ -38,7 +38,7 @@ Side = Callable[[Record | Sample], bool]  # returns True for the texts of one pa
 class TextBatch:
     """Right-padded texts. `tokens` Long [B, T]; `predicted_mask` Bool [B, T], tokens to learn; `lengths` Long [B].
 
-    `windows` are the B texts that it was made of, on the CPU.
+    `windows` are the B texts of the batch, on the CPU.
     """
 
     tokens: Tensor
@@ -52,13 +52,13 @@ class TextBatch:
         return TextBatch(*moved, windows=self.windows)
 
     def opening(self, length: int) -> TextBatch:
-        """Return the first text alone, at most `length` tokens of it."""
+        """Return a batch of the first `length` tokens of the first text."""
         return collate([self.windows[0].part(0, length)])
 
 
 @dataclass(frozen=True)
 class Position:
-    """The next batch: the epoch, how many texts of it came before the block, and the batch's number in the block."""
+    """The place of a batch: its epoch, how many texts of the epoch precede its block, and its number in the block."""
 
     epoch: int = 0
     text: int = 0
@@ -67,7 +67,7 @@ class Position:
 
 @dataclass(frozen=True)
 class _Block:
-    """The batches of some texts that were sorted together; its place in the order, and that of the next block."""
+    """The batches of `rows` texts that were sorted together, and the positions of this block and the next."""
 
     place: Position
     batches: list[TextBatch]
@@ -80,15 +80,15 @@ class Batches:
 
     Args:
         texts: the texts, or samples in memory.
-        max_length: tokens of a window at most, at least 3.
-        batch_tokens: most of B · T, where a batch has more than one window.
+        max_length: most tokens of a window, at least 3.
+        batch_tokens: most tokens B · T of a batch, unless the batch has one window only.
         seed: decides the order.
         side: only texts for which it returns True are used.
-        vocab_size: a token must be below it; None to check nothing.
+        vocab_size: every token must be below it; None to check nothing.
         block_size: characters (tokens of samples) that are read and sorted together.
 
     Attributes:
-        position: of the next batch; it can be set.
+        position: the position of the next batch; it can be set.
 
     Raises:
         UserError: from `next`, if no window holds a token to learn, or one holds a token that the target does not know.
@@ -155,7 +155,7 @@ class Batches:
             raise UserError(NOTHING_TO_LEARN)
 
     def _current(self) -> _Block:
-        """Return the block at the position; from there on, the next one is always read ahead."""
+        """Return the block at the position, and begin to read the next ones ahead."""
         if self._block is None:
             if not len(self.texts):
                 raise UserError(NOTHING_TO_LEARN)
@@ -170,7 +170,7 @@ class Batches:
             yield from self._read_epoch(epoch)
 
     def _read_epoch(self, epoch: int, start: int = 0) -> Iterator[_Block]:
-        """Yield the blocks of an epoch, from the text number `start` of its order on."""
+        """Yield the blocks of an epoch, beginning with text number `start` of its order."""
         order: Any = torch.randperm(len(self.texts), generator=self._generator(epoch, -1)).numpy()
         for texts, rows in self.texts.blocks(order[start:], _BLOCK_TEXTS, self.block_size, self.side):
             end = start + rows
@@ -192,7 +192,7 @@ class Batches:
 
 
 def _ahead(blocks: Iterator[_Block]) -> Iterator[_Block]:
-    """Yield endless blocks; a thread reads the next one while the last is used."""
+    """Yield the blocks; a thread reads the next one while the caller uses the last."""
     reader = ThreadPoolExecutor(1, "reader")
     following = reader.submit(next, blocks)
     try:
@@ -223,7 +223,7 @@ def grouped(windows: Sequence[Sample], tokens: int) -> list[list[Sample]]:
 
 
 def first_batches(batches: Iterator[TextBatch], tokens: int) -> Iterator[TextBatch]:
-    """Yield the first batches: as many as it takes to hold this number of tokens, padding counted."""
+    """Yield batches until they hold this number of tokens, padding counted."""
     for batch in batches:
         yield batch
         tokens -= batch.tokens.numel()

@@ -1,10 +1,10 @@
-"""Turn records into token sequences with a loss mask: which tokens the draft learns to predict.
+"""Turn records into tokens with a loss mask, which marks the tokens that the draft learns to predict.
 
-Conversations go through the chat template (`clover.templates`), and only what the assistant says is learnt, its
-end-of-turn token included. A conversation is rendered up to each assistant turn, with the opening of the answer and
-with the answer; what the second has more is learnt. That holds only if both are beginnings of the whole conversation.
-Where templates rewrite earlier turns (Qwen3's drops their thinking) there is one sample per assistant turn. It begins
-with the rendering up to that turn with the opening of the answer, which is what the target sees when it answers there.
+The chat template (`clover.templates`) renders conversations. Only what the assistant says is learnt, its end-of-turn
+token included. To find it, a conversation is rendered twice up to each assistant turn: with the opening of the answer,
+and with the answer. The difference is learnt. This holds only if the whole conversation begins with both renderings.
+Some templates rewrite earlier turns (Qwen3's drops their thinking). Then each assistant turn becomes a sample, which
+begins as the target's prompt does: with the rendering of the turns before and the opening of the answer.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from clover.templates import (
 
 FIRST_PREDICTED = 2  # a draft reads token 1 together with the state at token 0, and predicts token 2
 _STAND_IN = "…"
-_MAX_TURNS = 1000  # of a conversation: what is rendered, and the time that it takes, grow with their square
+_MAX_TURNS = 1000  # of a conversation, because the time to render it grows with the square of its turns
 _THINKING = ("<think>", "</think>")
-_THOUGHT = re.compile("think|thought|reason|analysis", re.IGNORECASE)  # in what opens or closes it
-_TOGETHER = 2**20  # characters that are tokenized at a time; a token takes some hundred bytes meanwhile
+_THOUGHT = re.compile("think|thought|reason|analysis", re.IGNORECASE)  # in tags that open or close thinking
+_TOGETHER = 2**20  # characters that are tokenized at a time; each token takes some hundred bytes meanwhile
 
 Span = tuple[int, int]  # characters of a rendered text, end excluded
 
@@ -69,10 +69,10 @@ class Sample:
 
 @dataclass(frozen=True)
 class _Text:
-    """A text to tokenize and the spans of it that are learnt, all if None.
+    """A text to tokenize, and the spans of it that are learnt; None to learn all of it.
 
-    A conversation has its special tokens already. A plain text that is `open` is to be continued, and gets no end.
-    What `clover write` wrote is a `sample` already.
+    A `chat` already has its special tokens. An `open` plain text is to be continued, so it gets no end-of-text token.
+    A text of `clover write` already has its tokens, in `sample`.
     """
 
     text: str
@@ -89,16 +89,16 @@ def encode_records(
     refused: Callable[[Record, UserError], None] | None = None,
     vocab_size: int | None = None,
 ) -> list[Sample]:
-    """Tokenize records together, on all cores: one sample of each, or one per assistant turn where the template
-    rewrites earlier turns.
+    """Tokenize records together, on all cores.
 
-    Plain text gets the tokenizer's own special tokens, and an end-of-text token where it does not end on one.
+    A record gives one sample, or one per assistant turn if the template rewrites earlier turns. Plain text gets the
+    tokenizer's own special tokens, and an end-of-text token if it does not end on one.
 
     Args:
         eos_token_ids: the tokens on which the target stops; the tokenizer's own end-of-text token always counts.
-        refused: called with a record that is left out: the chat template does not render it, the assistant's words
-            cannot be found in the rendering, it has too many turns, a token that is not below `vocab_size`, or none
-            that can be learnt. Without `refused` a UserError is raised, and a record may have no token to learn.
+        refused: called with each record that is left out, and why. The chat template does not render it, the
+            assistant's words are not in the rendering, it has too many turns, a token is not below `vocab_size`, or no
+            token can be learnt. Without `refused`, UserError is raised, and a record may have no token to learn.
 
     Raises:
         UserError: the tokenizer cannot say which characters a token covers.
@@ -147,27 +147,27 @@ def check_tokens(samples: Iterable[Sample], vocab_size: int) -> None:
 
 
 def _check_learnt(tokenizer: PreTrainedTokenizerBase, record: Record, samples: Sequence[Sample]) -> None:
-    """Raise UserError, which says why, if no token of a record's samples can be learnt."""
+    """Raise UserError if no token of a record's samples can be learnt; it says why."""
     if any(bool(sample.loss_mask[FIRST_PREDICTED:].any()) for sample in samples):
         return
     roles = list(dict.fromkeys(str(message["role"]) for message in record.messages))
     if any(bool(sample.loss_mask.any()) for sample in samples):
         why = "it is too short; the third token of a text is the first that a draft can learn"
     elif roles and "assistant" not in roles:
-        why = f"its roles are {', '.join(roles)}, and the assistant says nothing"
+        why = f"its roles are {', '.join(roles)}; none is the assistant's"
     elif record.messages and not _answered(record.messages):
-        why = "no answer to anything has a weight above 0"
+        why = "no answer has a weight above 0"
     elif record.messages:
-        why = f"with the chat template {template_name(tokenizer)} not one token is the assistant's"
+        why = f"the chat template {template_name(tokenizer)} renders no token of the assistant"
     else:
-        why = "it has a prompt and no completion" if record.prompt else "nothing of it is marked to be learnt"
+        why = "it has a prompt and no completion" if record.prompt else "no token is marked to be learnt"
     raise UserError(f"it teaches nothing: {why}")
 
 
 def encode_prompt(
     tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], tools: Sequence[Any] = ()
 ) -> list[int]:
-    """Return token ids of a conversation with the opening of the next answer: the prompt to decode from.
+    """Return the prompt to decode from: token ids of a conversation and of the opening of the next answer.
 
     TemplateRefused if the chat template does not render the conversation.
     """
@@ -175,10 +175,10 @@ def encode_prompt(
 
 
 def encode_user_opening(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return token ids of what stands before a user's first words; UserError if no chat template says so."""
+    """Return the token ids before a user's first words; UserError if no chat template says what they are."""
     if not tokenizer.chat_template:
         raise UserError(
-            f"the tokenizer {tokenizer.name_or_path} has no chat template, so the target asks nothing"
+            f"the tokenizer {tokenizer.name_or_path} has no chat template, so the target cannot write questions"
         )
     opening, found, _ = render(tokenizer, [{"role": "user", "content": _STAND_IN}]).partition(_STAND_IN)
     if not (opening and found):
@@ -248,7 +248,7 @@ def _assistant_spans(
 
 
 def _render_turn(tokenizer: PreTrainedTokenizerBase, messages: list[Message], tools: Sequence[Any]) -> _Text:
-    """Render a conversation of which the last message is learnt, after the opening that the target sees in use."""
+    """Render a conversation whose last message is learnt, after the opening that the target sees in use."""
     text = render(tokenizer, messages, tools, plain=True)
     opening = render(tokenizer, messages[:-1], tools, answer=True, plain=True)
     start = len(opening)
@@ -270,9 +270,9 @@ def _end_of_common(
     opening: str,
     text: str,
 ) -> int:
-    """Return how far the opening of an answer to these messages is also the beginning of a finished one, `text`.
+    """Return the length of the common beginning of `opening`, of an answer, and `text`, with the finished answer.
 
-    They may agree by chance in the first letters of two tags, as of <think> and </think>, which then do not count.
+    Two different tags may begin with the same letters, such as <think> and </think>; these letters do not count.
     """
     begun = answer_start(tokenizer, messages, tools) or text
     end = next((i for i, (a, b, c) in enumerate(zip(opening, text, begun)) if not a == b == c), len(opening))  # noqa: B905
@@ -291,14 +291,14 @@ def _end_of_common(
 def _answer(
     tokenizer: PreTrainedTokenizerBase, message: Message, opening: str, start: int, shown: str
 ) -> str:
-    """Return what the target writes as a message.
+    """Return the text that the target itself writes for a message.
 
     Args:
-        message: the assistant's.
-        opening: of the answer, in use. What it has from `start` on, a finished answer has not, such as "<think>" and a
-            line break.
-        shown: the rendering of the message. A template may leave its thinking out, which the target writes all the
-            same, unless the opening has closed it.
+        message: the assistant's message.
+        opening: the opening of the answer, as the target sees it in use.
+        start: where `opening` differs from a finished answer; for example, "<think>" and a line break may follow.
+        shown: the rendering of the message. A template may leave out its thinking; the target writes the thinking all
+            the same, unless the opening has closed it.
     """
     *thinking, words = _parts_of_answer(message)
     if _thinks_twice(message, shown):
@@ -325,7 +325,7 @@ def _answer(
 
 
 def _thinks_twice(message: Message, shown: str) -> bool:
-    """Return True if an answer that holds its thinking is shown with more than that."""
+    """Return True if the template shows thinking besides that within the answer's content."""
     closing = _THINKING[1]
     return 0 < message_text(message).count(closing) < shown.count(closing)
 
@@ -341,7 +341,7 @@ def _parts_of_answer(message: Message) -> list[str]:
 
 
 def _parts(texts: Sequence[_Text]) -> Iterator[list[_Text]]:
-    """Yield the texts in order, as many at a time as may be tokenized together."""
+    """Yield the texts in order, in parts that may be tokenized together."""
     part, size = list[_Text](), 0
     for text in texts:
         part.append(text)
@@ -375,11 +375,11 @@ def _sample(text: _Text, tokens: list[int], offsets: list[Span], stops: Sequence
     mask = np.full(len(tokens), text.spans is None)
     starts, ends = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
     for start, end in text.spans or ():
-        # A token of spaces alone covers nothing where the tokenizer trims: it stands where its spaces end, or at 0.
-        # What a tokenizer inserts stands at 0, too, but no span of a text with such tokens begins there.
+        # If the tokenizer trims, a token of spaces alone covers no characters: its place is the end of the spaces, or
+        # 0. Tokens that the tokenizer inserts are at 0, too, but no span of a text with such tokens begins there.
         after, before = (ends > start) | (start == 0), (starts < end) | (ends == end)
         learnt = np.flatnonzero(after & before)
-        if text.chat:  # what the template writes after the end of a turn is its own
+        if text.chat:  # the template, not the target, writes what follows the end of a turn
             last_stop = max((i for i in learnt if tokens[i] in stops), default=len(tokens))
             learnt = learnt[learnt <= last_stop]
         mask[learnt] = True

@@ -1,6 +1,6 @@
-"""Records of training texts: what the fields of a line, an object or a row mean, with errors that name the place.
+"""Parse the records of training texts: lines, objects or rows. Errors name the place of the record.
 
-A record is recognised by its fields, each record by itself; other fields are ignored. If several match, the first in
+Each record is recognised by its own fields. Fields that are not listed are ignored. If several match, the first in
 this table wins:
 
 =============================  ========================================================================
@@ -15,15 +15,15 @@ this table wins:
 `tokens` + `loss_mask`         token ids that the target wrote, and 1 for each that is learnt, 0 for the others
 =============================  ========================================================================
 
-Known names of roles, such as human, gpt, User and model, are those that templates know. A conversation may have
-`system` (or `system_prompt`), which is said first, and `tools` or `functions`, which the template shows; an instruction
-or a question `history`, pairs of earlier questions and answers. Fields that are null are left out at every depth:
-parquet fills them in. Arguments of tool calls may be objects or JSON. An answer with `weight` 0, or false as `train`,
-`training`, `trainable` or `loss`, is not learnt. A record with another weight, with images, documents or options of the
-chat template, or that is marked as what a model should not write (`label`), is left out.
+Common names of roles, such as human, gpt, User and model, become those that templates know. A conversation may have
+`system` (or `system_prompt`), which becomes its first message, and `tools` or `functions`, which the template shows. An
+instruction or a question may have `history`: pairs of earlier questions and answers. Null fields are dropped at every
+depth, because parquet fills them in. Arguments of tool calls may be objects or JSON. An answer is not learnt if its
+`weight` is 0, or `train`, `training`, `trainable` or `loss` is false. A record is left out if it has another weight,
+images, documents or options of the chat template, or if its `label` says that a model should not write it.
 
-A line of `clover write` has the field `clover` as well: the tokens that the target wrote, which are learnt as they are
-by a target with the same tokenizer.
+A line of `clover write` also has the field `clover`: the tokens that the target wrote. A target with the same
+tokenizer learns exactly these.
 """
 
 import hashlib
@@ -41,11 +41,11 @@ from clover.validation import parse_json, validated
 
 MAX_RECORD_BYTES = 4 * 2**20  # a longer one would occupy the tokenizer for seconds
 _SHOWN = 40  # characters of a name in a message
-# Names for whether an answer is learnt.
+# Fields that say whether an answer is learnt.
 _LEARNT = ("weight", "train", "training", "trainable", "loss", "loss_mask", "loss_scale", "loss_weight")
-# What a record asks of its chat template beside its text: without it another text would be learnt.
+# Options of the chat template: a record is left out if it has them, because without them another text would be learnt.
 _UNREAD = ("documents", "chat_template_kwargs")
-# What stands for a picture or a sound at the beginning or the end of what a user says.
+# The placeholder of a picture or a sound, at the beginning or the end of a user's message.
 _PLACE = re.compile(r"\A\s*<(image|video|audio)>\s*(\n|\Z)|\n\s*<(image|video|audio)>\s*\Z")
 _ROLES = {
     **dict.fromkeys(("human", "user", "prompter"), "user"),
@@ -66,7 +66,7 @@ _FIELDS = (
     *(("messages",), ("conversations",), ("turns",), ("prompt", "completion"), _PAIRS[0], ("prompt",)),
     *(*_PAIRS[1:], ("text",), ("tokens", "loss_mask")),
 )
-# These fields are read, too, if they are there.
+# These fields are read in addition.
 _BESIDE = {
     "clover",
     "chat_template_kwargs",
@@ -94,7 +94,7 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class WrittenSample:
-    """Token ids of a text that a target wrote, and the spans of them that are learnt, each with its end excluded."""
+    """Token ids of a text that a target wrote, and the spans that are learnt; the end of a span is excluded."""
 
     tokens: list[Annotated[int, Field(ge=0, lt=2**31)]]
     learnt: list[tuple[Annotated[int, Field(ge=0)], int]]
@@ -107,12 +107,12 @@ class WrittenSample:
 
 @dataclass(frozen=True)
 class Written:
-    """What a line of `clover write` says of its tokens.
+    """The tokens of a line of `clover write`.
 
     Args:
-        tokenizer: `clover.data.chat.vocabulary_hash` of the tokenizer that they are of; empty if unknown.
-        cut: whether the last answer was cut off, so that the record's text does not end where the target would end it.
-        samples: the text as samples, several where the chat template rewrites earlier turns.
+        tokenizer: `clover.data.chat.vocabulary_hash` of their tokenizer; empty if unknown.
+        cut: whether the last answer was cut off. Then the record's text does not end where the target would end it.
+        samples: the text as samples; several if the chat template rewrites earlier turns.
     """
 
     tokenizer: str
@@ -124,8 +124,8 @@ class Written:
 class Record:
     """One training record: either `messages`, or `prompt` and `completion` as plain text (a `text` has no prompt).
 
-    `where` names the file and the line or record; `tools` are those of the conversation, as the chat template gets
-    them; `written` is that of `clover write`, None for other records.
+    `where` names the file and the line or record. `tools` are passed to the chat template. `written` is None unless
+    `clover write` wrote the record.
     """
 
     where: str
@@ -137,13 +137,13 @@ class Record:
 
     @property
     def size(self) -> int:
-        """Return the number of characters, or of tokens where there is no text."""
+        """Return the number of characters, or of tokens if the record has no text."""
         if not (self.messages or self.completion) and self.written is not None:
             return sum(len(sample.tokens) for sample in self.written.samples)
         return len(self.prompt) + len(self.completion) + sum(len(message_text(m)) for m in self.messages)
 
     def digest(self) -> bytes:
-        """Return a hash of the text, which does not depend on where it stands."""
+        """Return a hash of the text, which does not depend on `where`."""
         parts: list[Any] = [self.messages, self.prompt, self.completion, *self.tools]
         if not any(parts) and self.written is not None:
             parts += [sample.tokens for sample in self.written.samples]
@@ -152,7 +152,7 @@ class Record:
 
 
 def is_read(column: str) -> bool:
-    """Return whether a column of a table is read: a field of records, or one because of which they are left out.
+    """Return True for a column that is read: a field of records, or a field that makes a record be left out.
 
     >>> is_read("messages"), is_read("image_url"), is_read("id")
     (True, True, False)
@@ -161,9 +161,9 @@ def is_read(column: str) -> bool:
 
 
 def parse_record(fields: Any, where: str) -> Record:
-    """Recognise one decoded record by its fields.
+    """Parse one decoded record, which its fields identify.
 
-    UserError if no accepted field is there, one has the wrong type, the text is longer than 4 MiB, or nobody but the
+    UserError if it has no accepted field, a field has the wrong type, the text is longer than 4 MiB, or nobody but the
     assistant speaks.
     """
     if not isinstance(fields, dict):
@@ -183,7 +183,7 @@ def parse_record(fields: Any, where: str) -> Record:
 
 
 def _check_fields(fields: dict[str, Any], where: str) -> None:
-    """Raise UserError for a record whose fields beside its text say that this text alone is not to be learnt."""
+    """Raise UserError if another field says that the text is not to be learnt, or not alone."""
     _check_media(fields, where)
     unread = [name for name in _UNREAD if fields.get(name)]
     unread += ["enable_thinking"] if fields.get("enable_thinking") is not None else []
@@ -191,17 +191,17 @@ def _check_fields(fields: dict[str, Any], where: str) -> None:
         raise UserError(f"{where}: the field {unread[0]} cannot be used; a record is text and tools alone")
     answered = fields.get("completion") is not None or fields.get("response") is not None
     if (label := fields.get("label")) is False or (answered and isinstance(label, int | float) and not label):
-        raise UserError(f"{where}: its label says that this is not what a model is to write")
+        raise UserError(f"{where}: its label says that a model should not write this")
     if not _is_learnt("weight", {"weight": fields.get("weight", 1)}, where):
         raise UserError(f"{where}: its weight is 0")
 
 
 def _check_media(fields: dict[str, Any], place: str) -> None:
-    """Raise UserError for a record, a message or a part of one that shows a picture, a sound or a film."""
+    """Raise UserError if a record, a message or a part of one has a picture, a sound or a film."""
     if name := media_in(fields):
         raise UserError(
-            f"{place}: it has {name[:_SHOWN]}, and a draft reads text alone; where the text needs nothing of it, take "
-            "the field out"
+            f"{place}: it has {name[:_SHOWN]}, but a draft reads only text; if the text makes sense alone, delete the "
+            "field"
         )
 
 
@@ -232,7 +232,7 @@ def _parse(names: tuple[str, ...], fields: dict[str, Any], where: str) -> Record
 
 
 def _history(fields: dict[str, Any], where: str) -> list[Message]:
-    """Return the turns before a question: pairs of what the user said and the answer."""
+    """Return the turns before a question, from the pairs of `history`."""
     place, turns = f"{where}: history", list[Message]()
     for pair in _list(fields["history"], place) if fields.get("history") else ():
         if not isinstance(pair, list) or len(pair) != 2:
@@ -267,12 +267,12 @@ def _messages(value: Any, kind: str, place: str, system: Any) -> tuple[Message, 
     while kind == "conversations" and messages and messages[0]["role"] == "assistant":
         messages.pop(0)  # a dialogue that was cut in the middle
     if not messages:
-        raise UserError(f"{place}: nobody says anything that the assistant could answer")
+        raise UserError(f"{place}: there is nothing that the assistant could answer")
     return tuple(messages)
 
 
 def _message(turn: Any, kind: str, place: str) -> Message:
-    """Check a message and keep its further fields (tool calls, thinking), which chat templates may read."""
+    """Check a message. Its other fields (tool calls, thinking) are kept, because chat templates may read them."""
     if kind == "turns" and not isinstance(turn, dict):
         turn = {"role": "user", "content": turn}
     if not isinstance(turn, dict):
@@ -292,14 +292,14 @@ def _message(turn: Any, kind: str, place: str) -> Message:
     role = _text(message.get("role"), f"{place}: role")
     message["role"] = _ROLES.get(role.strip().lower(), role)
     if (call := message.pop("function_call", None)) and not message.get("tool_calls"):
-        message["tool_calls"] = [call]  # the name that OpenAI's interface had before
+        message["tool_calls"] = [call]  # `function_call` is the older name in OpenAI's interface
     place_of_calls = f"{place}: tool_calls"
     if calls := _from_json(message.pop("tool_calls", None) or None, place_of_calls):
         calls = [_from_json(call, place_of_calls, "function") for call in _list(calls, place_of_calls)]
         message["tool_calls"] = calls
     said = message.get("content")
     if message["role"] == "user" and isinstance(said, str) and _PLACE.search(said):
-        raise UserError(f"{place}: it holds the place of a picture or sound, and a draft reads text alone")
+        raise UserError(f"{place}: it has a placeholder of a picture or sound, but a draft reads only text")
     silent = "" if calls or any(message.get(name) for name in REASONING) else None
     content = message.get("content", silent)
     if isinstance(content, list):
@@ -317,7 +317,7 @@ def _message(turn: Any, kind: str, place: str) -> Message:
 
 
 def _is_learnt(name: str, message: Message, place: str) -> bool:
-    """Take a weight out of a message; return whether it says that an answer is learnt."""
+    """Remove a weight from a message, and return True if it says that the answer is learnt."""
     weight = message.pop(name, None)
     weight = 1 if weight is None else weight
     if weight not in (0, 1):
@@ -332,7 +332,7 @@ def message_text(message: Message) -> str:
 
 
 def _tools(fields: dict[str, Any], where: str) -> tuple[Any, ...]:
-    """Return the functions of a record, which may be JSON, as a whole or each."""
+    """Return the tools of a record; the list, or each tool in it, may be a string of JSON."""
     place = f"{where}: tools"
     if not (value := _from_json(fields.get("tools") or fields.get("functions") or None, place)):
         return ()
@@ -343,7 +343,7 @@ def _tools(fields: dict[str, Any], where: str) -> tuple[Any, ...]:
 
 
 def _from_json(value: Any, place: str, *inside: str) -> Any:
-    """Return a value that may be JSON, with those of its fields that may be JSON as well, one inside the other."""
+    """Return a value, decoded if it is a string of JSON; so are its fields `inside`, one within the other."""
     value = parse_json(value, place) if isinstance(value, str) else value
     if isinstance(value, dict):
         value = value | {name: _from_json(value[name], place, *inside) for name in inside if value.get(name)}

@@ -1,4 +1,4 @@
-"""Which texts are held out of a training, to be measured on: a share of them, by their content."""
+"""Choose the texts that are held out of a training, to measure the draft on: a share, chosen by their content."""
 
 from __future__ import annotations
 
@@ -15,34 +15,35 @@ _MOST_TRIED = 1024  # texts that are tokenized to find some that can be measured
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Decides by a hash of a text whether it is held out, so that equal texts are on the same side.
+    """A rule that holds texts out by their hash, so that equal texts are on the same side.
 
     Args:
         share: the share (0 … 1) of texts that are held out.
-        only: in place of the share, the hash of the one text that is.
+        only: the hash of a single text that is held out instead of the share.
     """
 
     share: float
     only: bytes | None = None
 
     def __call__(self, text: Record | Sample) -> bool:
-        """Return whether a text is held out."""
+        """Return True if a text is held out."""
         return self.contains(text.digest())
 
     def contains(self, digest: bytes) -> bool:
-        """Return whether texts with this hash are held out."""
+        """Return True if texts with this hash are held out."""
         if self.only is not None:
             return digest == self.only
         return int.from_bytes(digest[:8], "big") / 2**64 < self.share
 
 
 def choose_held_out(texts: Texts, share: float, max_length: int) -> HeldOut | None:
-    """Return what is held out: a share of the texts, or the one of the lowest hash where the share holds none.
+    """Return the rule for a share of the texts, or for the text of the lowest hash if the share holds none.
 
-    Texts count that give a window of `max_length` tokens at most with something to learn. None where nothing is to be
-    held out, or nothing would be left to learn. The texts are read once, and no further than it takes: a share holds
-    the lowest hashes, so it holds one that counts as soon as the lowest hash is below it. Where a thousand texts give
-    nothing, the learning says what is wrong with them. A share of 1 holds all texts out, and none is read.
+    Only texts count that give a window of at most `max_length` tokens with something to learn. The result is None if
+    nothing is to be held out, or nothing would be left to learn. A share of 1 holds all texts out, and none is read.
+
+    Texts are read once, and only until the answer is known: a share holds the lowest hashes, so one text below it
+    settles that it is not empty. If a thousand texts give nothing, the training says what is wrong with them.
     """
     if share == 1:
         return HeldOut(share)
@@ -66,9 +67,9 @@ def choose_held_out(texts: Texts, share: float, max_length: int) -> HeldOut | No
 
 
 def _gives_windows(texts: Texts, text: Record | Sample, max_length: int) -> bool:
-    """Return whether something can be learnt of a text."""
+    """Return True if something can be learnt from a text."""
     try:
         samples = texts.encode([text])
-    except UserError:  # it cannot be used; if that is true of all, learning them says so
+    except UserError:  # if no text can be used, the training says so
         return False
     return any(True for sample in samples for _ in windows(sample, max_length))

@@ -1,6 +1,6 @@
-"""Records of parquet files and of data sets on the Hugging Face Hub, by `datasets` (extra `train`).
+"""Read records of parquet files and of data sets on the Hugging Face Hub, by `datasets` (extra `train`).
 
-`datasets` keeps a copy of what it reads in its cache (`HF_HOME`), and maps it into memory. No code of a data set runs.
+`datasets` copies what it reads into its cache (`HF_HOME`), and maps the copy into memory. No code of a data set runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def is_hub_name(name: str) -> bool:
 
 
 def open_hub(name: str, is_read: Callable[[str], bool]) -> Dataset:
-    """Return a data set of the Hub, OWNER/NAME of the split "train", or OWNER/NAME:SPLIT.
+    """Return a data set of the Hub: OWNER/NAME:SPLIT, or the split "train" of OWNER/NAME.
 
     UserError if it cannot be found or read.
     """
@@ -41,27 +41,27 @@ def open_hub(name: str, is_read: Callable[[str], bool]) -> Dataset:
 
 
 def open_parquet(path: str, is_read: Callable[[str], bool]) -> Dataset:
-    """Return the rows of a parquet file, with those of its columns that are read; all if none is."""
+    """Return the rows of a parquet file, with the columns that `is_read` accepts, or all if it accepts none."""
     return _load(path, is_read, path="parquet", data_files=path, split="train")
 
 
 def read_record(dataset: Dataset, index: int, where: str) -> dict[str, Any]:
-    """Return one record; UserError, which names it by `where`, if Python has no such value."""
+    """Return one record; UserError, which names `where`, if Python cannot represent a value."""
     try:
         return dataset[index]
-    except (ValueError, OverflowError) as error:  # a date past year 9999, say
+    except (ValueError, OverflowError) as error:  # for example, a date after the year 9999
         raise UserError(f"{where} cannot be read: {one_line(error)}") from error
 
 
 def probe_records(dataset: Dataset, name: str) -> bytes:
-    """Return a hash of the name, the size, and records all over the data set."""
+    """Return a hash of the name, the size, and evenly spaced records of the data set."""
     size = len(dataset)
     rows = [dataset[part * size // _PROBES] for part in range(_PROBES)]
     return hashlib.blake2b(json.dumps([name, size, rows], default=str).encode(), digest_size=16).digest()
 
 
 def _load(what: str, is_read: Callable[[str], bool], **options: Any) -> Dataset:
-    """Return what `datasets` reads; `what` opens the sentence of a UserError."""
+    """Load a data set by `datasets`; `what` is the subject of a UserError's sentence."""
     try:
         import datasets
         from datasets.exceptions import DatasetsError
@@ -80,7 +80,7 @@ def _load(what: str, is_read: Callable[[str], bool], **options: Any) -> Dataset:
 
 
 def _leave_encoded(feature: Any) -> None:
-    """Let pictures, sounds and films, at any depth of a feature, stay bytes and paths: nobody looks at them."""
+    """Keep pictures, sounds and films as bytes and paths, at any depth of a feature, because nothing uses them."""
     if type(feature).__name__ != "Json" and hasattr(feature, "decode"):
         feature.decode = False
     inner: Any = getattr(feature, "feature", feature)

@@ -1,8 +1,8 @@
-"""Records of files and data sets, each read when it is needed, with errors that name file and line.
+"""Read the records of files and data sets, each when it is needed. Errors name the file and the line.
 
-A .txt file is one text, a long one read in pieces of some 64 KiB, each cut after a whole line; .jsonl has one JSON
-object per line, .json an array of objects or one object, which is read into memory whole; .parquet one row per
-record. OWNER/NAME, or OWNER/NAME:SPLIT, is a data set of the Hugging Face Hub (these two: extra `train`).
+- .txt: one text. A long one is read in pieces of some 64 KiB, each cut after a whole line.
+- .jsonl: one JSON object per line. .json: an array of objects or one object, read into memory as a whole.
+- .parquet: one record per row. OWNER/NAME[:SPLIT]: a data set of the Hugging Face Hub (both: extra `train`).
 """
 
 import hashlib
@@ -45,8 +45,8 @@ class Rows:
     """The records of a file or data set.
 
     Args:
-        count: how many there are.
-        read: returns what was decoded of record i < count, and where it stands.
+        count: the number of records.
+        read: returns record i < count, decoded, and its place.
         probe: returns a hash that identifies the content.
     """
 
@@ -61,8 +61,8 @@ class Rows:
 def open_rows(name: str | Path) -> Rows:
     """Find the records of one file, or of a data set of the Hub.
 
-    UserError, which names the file and the line, if it is missing, unreadable, empty or of an unknown kind, or a line
-    is too long; from `read`, where a record cannot be decoded.
+    UserError if the file is missing, unreadable, empty or of an unknown kind, or a line is too long. `read` raises
+    UserError if a record cannot be decoded.
     """
     path = Path(name)
     opener = _OPENERS.get(path.suffix.lower())
@@ -82,7 +82,7 @@ def open_rows(name: str | Path) -> Rows:
 
 
 def _check_kind(path: Path, start: bytes) -> None:
-    """Raise UserError for a file whose first bytes show that it is another one than its name says."""
+    """Raise UserError if the first bytes of a file show another kind than its name."""
     for magic, what in _OTHER_KINDS.items():
         if start.startswith(magic):
             raise UserError(f"{path} {what}")
@@ -93,14 +93,14 @@ def _check_kind(path: Path, start: bytes) -> None:
 
 
 def plain_text(content: str, where: str) -> str:
-    """Return the content of a text file, with the line breaks that models write; UserError if it is no text."""
+    """Return the content of a text file with the line breaks that models write; UserError if it is not text."""
     if "\0" in content:
         raise UserError(f"{where} is not text: it holds zero bytes")
     return content.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _open_lines(path: Path) -> Rows:
-    """Find the lines that are not blank: where they start, and their numbers. Lines that are too long are not read."""
+    """Find the starts and numbers of all lines that are not blank. Lines that are too long are not read."""
     starts, numbers, long = array("q"), array("q"), set[int]()
     for number, start, line in _lines(path):
         if line.strip():
@@ -162,7 +162,7 @@ def _open_json(path: Path) -> Rows:
 
 
 def _parsed_leniently(text: str) -> Any:
-    """Return JSON that may hold lone surrogates; None if it is no JSON."""
+    """Parse JSON that may hold lone surrogates; return None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -193,7 +193,7 @@ def _data_set_rows(dataset: Any, name: str) -> Rows:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Yield number, from 1, start and bytes of each line; of one that is too long a byte more than may be."""
+    """Yield the number (from 1), start and bytes of each line; one that is too long is cut a byte past the limit."""
     with path.open("rb") as file:
         start = 0
         for number in count(1):
@@ -208,7 +208,7 @@ def _lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _probe(path: Path) -> bytes:
-    """Return a hash of a file's size and of parts all over it."""
+    """Return a hash of a file's size and of evenly spaced parts."""
     size = path.stat().st_size
     parts = [str(size).encode()]
     with path.open("rb") as file:

@@ -1,10 +1,10 @@
-"""Prompts from task files, each with the group it is counted in.
+"""Read prompts from task files, each with its group, by which results are reported.
 
-.json, .jsonl and .parquet hold records as `clover.data.formats` reads them (of `text` the opening is the prompt), or
+.json, .jsonl and .parquet hold records as `clover.data.formats` reads them (the prompt of a `text` is its opening), or
 the object {"prompts": [...], "development": [...]} of lists of texts. A .txt has one prompt per line. Other files are
 cut into prompts.
 
-The group is Spec-Bench's task (the categories of MT-bench are one task), else the name of the file without its ending.
+The group is Spec-Bench's task (the categories of MT-bench are one task), else the file's name without its suffix.
 """
 
 import os
@@ -31,17 +31,17 @@ _RECORD_FILES = (".json", ".jsonl", ".parquet")
 _LISTS = ("prompts", "development")
 _MAX_BYTES = 64 * 2**20
 _STRIDE = 2000  # characters between two cuts of a text
-_CHARACTERS_PER_TOKEN = 12  # kept of a text: more than any prompt of so many tokens has
+_CHARACTERS_PER_TOKEN = 12  # more than the tokens of a prompt have
 
 Window = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True)
 class Task:
-    """Something to continue, not yet tokenized: either `messages`, for the chat template, or plain `text`.
+    """A prompt that is not tokenized yet: either `messages`, for the chat template, or plain `text`.
 
-    `where` is the file and the line or record, `window` the slice of the text's tokens that is the prompt; `tools` are
-    those of the conversation.
+    `where` names the file and the line or record. The prompt is the slice `window` of the text's tokens. `tools` are
+    passed to the chat template.
     """
 
     group: str
@@ -54,7 +54,7 @@ class Task:
 
 @dataclass(frozen=True)
 class TaskPrompt:
-    """Token ids to continue, the group they are counted in, and the file and line they come from."""
+    """The token ids of a prompt, its group, and the file and line that it comes from."""
 
     group: str
     tokens: tuple[int, ...]
@@ -62,7 +62,7 @@ class TaskPrompt:
 
 
 class Chosen(NamedTuple):
-    """Prompts that fit into a context, and how many of those that were tried do not."""
+    """Prompts that fit into the context, and the number of prompts that were tried and do not."""
 
     prompts: list[TaskPrompt]
     left_out: int
@@ -72,9 +72,9 @@ _Grouped = TypeVar("_Grouped", Task, TaskPrompt)
 
 
 def read_tasks(paths: Iterable[str | os.PathLike[str]], prompt_tokens: int = PROMPT_TOKENS) -> list[Task]:
-    """Read what files hold, in order; records that cannot be used are left out, with a warning that counts them.
+    """Read the tasks of files, in order. A warning counts the records that cannot be used.
 
-    UserError if a file cannot be read, or none of its records can be used: it names the first and what is wrong there.
+    UserError if a file cannot be read, or none of its records can be used; it says what is wrong with the first.
     """
     found: list[Task] = []
     for path in map(Path, paths):
@@ -83,7 +83,7 @@ def read_tasks(paths: Iterable[str | os.PathLike[str]], prompt_tokens: int = PRO
             raise UserError(f"{path} holds no prompts")
         found += tasks
     if not found:
-        raise UserError("the files hold no text to be cut into prompts")
+        raise UserError("the files hold no text that could be cut into prompts")
     return found
 
 
@@ -107,7 +107,7 @@ def spread(tasks: Sequence[_Grouped], limit: int) -> list[_Grouped]:
 def spaced(total: int, count: int) -> list[int]:
     """Return the numbers below `total`: first `count` evenly spaced ones, then the others.
 
-    Benchmarks list their categories one after another, so that the first ones of a file are of one kind.
+    The first prompts of a benchmark's file are often of one category, so they do not stand for all.
 
     >>> spaced(8, 3)
     [0, 2, 5, 1, 3, 4, 6, 7]
@@ -125,10 +125,10 @@ def choose_fitting(
     max_new_tokens: int,
     limit: int,
 ) -> Chosen:
-    """Choose prompts that leave room for all new tokens, so that each method writes as many; UserError if none does.
+    """Choose at most `limit` prompts that leave room for all new tokens, so that each method writes as many.
 
-    At most `limit`, spread over the groups. Others take the place of those that are too long; a file may hold many
-    more, so no more are tokenized than that takes.
+    They are spread over the groups. Other prompts replace those that are too long. No more are tokenized than this
+    takes, because a file may hold many. UserError if no prompt leaves room.
     """
     count, room = limit, longest_run - max_new_tokens
     while True:
@@ -155,9 +155,9 @@ def choose_fitting(
 
 
 def encode_task(task: Task, tokenizer: PreTrainedTokenizerBase) -> TaskPrompt:
-    """Tokenize, messages by the chat template (`clover.templates`).
+    """Tokenize a task. Messages go through the chat template (`clover.templates`).
 
-    UserError if the chat template refuses the messages, or nothing is left to continue.
+    UserError if the chat template refuses the messages, or no token is left.
     """
     if task.messages:
         try:
@@ -167,12 +167,12 @@ def encode_task(task: Task, tokenizer: PreTrainedTokenizerBase) -> TaskPrompt:
     else:
         tokens = _encode_plain(task.text, task.window, tokenizer)
     if not tokens:
-        raise UserError(f"{task.where}: the tokenizer makes no token of the prompt")
+        raise UserError(f"{task.where}: the tokenizer gives no token for the prompt")
     return TaskPrompt(task.group, tuple(tokens), task.where)
 
 
 def _encode_plain(text: str, window: Window, tokenizer: Any) -> list[int]:
-    """Return the tokens of the window, after what the tokenizer puts before every text."""
+    """Return the tokens of the window, after the special tokens that the tokenizer puts before every text."""
     whole = encode_text(tokenizer, text)
     bare = list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
     places = (at for at in range(len(whole) - len(bare), 0, -1) if whole[at : at + len(bare)] == bare)
@@ -220,7 +220,7 @@ def _left_out(problems: Sequence[str], number: int) -> str:
 
 
 def _read_lists(fields: dict[str, Any], stem: str, where: str) -> Iterator[Task | str]:
-    """Yield the prompts of an object of lists, and what is wrong in the place of one that cannot be used."""
+    """Yield the prompts of an object of lists; for one that cannot be used, yield what is wrong with it."""
     for name in _LISTS:
         texts = fields.get(name, [])
         for number, text in enumerate(texts if isinstance(texts, list) else [None], start=1):
@@ -255,18 +255,18 @@ def _first_turn(messages: Sequence[Message], where: str) -> tuple[Message, ...]:
     """Return the conversation up to the first words of the user."""
     users = [at for at, message in enumerate(messages) if message["role"] == "user"]
     if not users or not message_text(messages[users[0]]).strip():
-        raise UserError(f"{where}: the user says nothing that could be answered")
+        raise UserError(f"{where}: the user says nothing to answer")
     return tuple(messages[: users[0] + 1])
 
 
 def cut_text(text: str, name: str, prompt_tokens: int) -> Iterator[Task]:
-    """Cut a text into prompts, about every 2,000 characters, each after a whole line where lines are that short."""
+    """Cut a text into prompts, one per 2,000 characters or so. Each ends after a whole line if lines are short."""
     ends = [(text.find("\n", at, at + _STRIDE) + 1) or at for at in range(_STRIDE, len(text), _STRIDE)]
     line, counted = 1, 0
     for end in ends or [(len(text) + 1) // 2]:
         line, counted = line + text.count("\n", counted, end), end
         start = max(0, end - _CHARACTERS_PER_TOKEN * prompt_tokens)
-        # A line break at the end would be a token of its own, which seldom stands in the middle of a text.
+        # A line break at the end would be a token of its own, which is rare in the middle of a text.
         before = text[start:end].rstrip("\n")
         if before.strip():
             yield Task(Path(name).stem, f"{name}, line {line}", text=before, window=(-prompt_tokens, None))

@@ -1,4 +1,4 @@
-"""Safetensors files that Clover wrote and reads back, with errors that name the file and say what to do."""
+"""Read safetensors files that Clover wrote, with errors that name the file and say what to do."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from clover.files import open_to_read
 def open_tensors(path: Path, remedy: str) -> Iterator[safe_open]:
     """Open a file to read tensors from in the block; UserError if it cannot be read, with `remedy` if it is damaged."""
     try:
-        # safetensors says "not found" of what may not be read, and waits for pipes.
+        # safetensors reports a file without read permission as "not found", and waits for pipes.
         with open_to_read(path), safe_open(path, "pt") as file:
             yield file
     except SafetensorError as error:

@@ -1,4 +1,4 @@
-"""Where training texts come from: files that are tokenized bit by bit as they are needed, or samples in memory."""
+"""Sources of training texts: files, whose records are tokenized when they are needed, or samples in memory."""
 
 import hashlib
 import os
@@ -18,39 +18,39 @@ from clover.data.formats import Record, parse_record
 from clover.data.rows import open_rows
 from clover.errors import UserError
 
-_CHECKED = 1000  # records of each file that are looked at before anything else is done
-_FEWEST = 0.01  # the share of them that must be of use
+_CHECKED = 1000  # records of each file that are checked before anything else is done
+_FEWEST = 0.01  # the share of these that must be usable
 _TOGETHER, _SIZE_TOGETHER = 256, 2**20  # texts and characters (tokens of samples) that are read at a time
 
 
 class Texts(Dataset["Record | Sample | None"], ABC):
-    """Numbered training texts, as a PyTorch dataset of records that are tokenized only when they are needed.
+    """A PyTorch dataset of training texts, which are tokenized only when they are needed.
 
-    `fingerprint` is a hash that shows whether a resumed training sees the same data.
+    A resumed training compares the hash `fingerprint`, to see the same data.
     """
 
     fingerprint: str
 
     @abstractmethod
     def __len__(self) -> int:
-        """Return how many there are, with those that cannot be used."""
+        """Return the number of texts, including those that cannot be used."""
 
     @abstractmethod
     def __getitem__(self, row: int) -> Record | Sample | None:
-        """Return the text of a row; None where it cannot be used."""
+        """Return the text of a row; None if it cannot be used."""
 
     def encode(self, texts: Sequence[Record | Sample]) -> list[Sample]:
-        """Tokenize some of them, in order; samples stay as they are."""
+        """Tokenize texts, in order; samples stay as they are."""
         return [text for text in texts if isinstance(text, Sample)]
 
     @property
     def left_out(self) -> str:
-        """Say how many of those that were read cannot be used, and why the first cannot; empty where all can."""
+        """Say how many of the texts read so far cannot be used, and why the first cannot; empty if all can."""
         return ""
 
     def read(self, rows: Sequence[int]) -> Iterator[Record | Sample | None]:
         """Yield the texts of these rows, in order."""
-        # The loader draws a seed for workers, which must not come from the random numbers of the training.
+        # The loader draws a seed for its workers. It must not change the random numbers of the training.
         yield from DataLoader(
             self, batch_size=None, sampler=rows, collate_fn=_unchanged, generator=torch.Generator()
         )
@@ -62,12 +62,12 @@ class Texts(Dataset["Record | Sample | None"], ABC):
         max_size: int,
         side: Callable[[Record | Sample], bool] = lambda _: True,
     ) -> Iterator[tuple[list[Record | Sample], int]]:
-        """Yield the texts of these rows a block at a time, each with the number of rows that were read for it.
+        """Yield the texts of these rows in blocks, each with the number of rows that were read for it.
 
         Args:
-            rows: in the order in which they are read.
-            max_texts: texts of a block.
-            max_size: characters (tokens of samples) from which on a block is full.
+            rows: the rows, in the order of reading.
+            max_texts: most texts of a block.
+            max_size: a block is full when it has this many characters (tokens of samples).
             side: only texts for which it returns True are in the blocks.
         """
         block, size, read = list[Record | Sample](), 0, 0
@@ -83,7 +83,7 @@ class Texts(Dataset["Record | Sample | None"], ABC):
             yield block, read
 
     def __iter__(self) -> Iterator[Sample]:
-        """Yield all that can be used, in order, tokenized as they are needed."""
+        """Yield all usable texts in order, each tokenized when it is needed."""
         for block, _ in self.blocks(range(len(self)), _TOGETHER, _SIZE_TOGETHER):
             yield from self.encode(block)
 
@@ -104,13 +104,13 @@ class SampleTexts(Texts):
 class FileTexts(Texts):
     """The records of files (see `clover.data.formats`) as training texts.
 
-    What `parse_record` or `encode_records` refuses is left out and kept in `problems`. UserError if there is no file,
-    if one cannot be read, or if of its first thousand records hardly any can be used; from `encode`, if nothing of
-    the first texts can be learnt.
+    Records that `parse_record` or `encode_records` refuses are left out and noted in `problems`. UserError if there is
+    no file, one cannot be read, or hardly any of its first thousand records can be used. `encode` raises UserError if
+    nothing of the first texts can be learnt.
 
     Args:
         eos_token_ids: the tokens on which the target stops; the tokenizer's own end-of-text token always counts.
-        vocab_size: texts with a token that is not below it are left out; None for all.
+        vocab_size: texts with a token that is not below it are left out; None to keep all.
     """
 
     def __init__(
@@ -131,12 +131,12 @@ class FileTexts(Texts):
         self._read = bytearray(len(self))  # 1 for each row that was looked at
         for name, end, rows in zip(names, self._ends, self._files, strict=True):
             self._look_at(name, range(end - rows.count, end)[:_CHECKED])
-        # The first was an option once, and checkpoints hold the hash.
+        # False stands for an option of earlier versions: the hash must equal that in existing checkpoints.
         options = (False, self.eos_token_ids, str(tokenizer.chat_template), len(tokenizer))
         self.fingerprint = _hash(repr(options).encode(), *(rows.probe() for rows in self._files)).hex()
 
     def _look_at(self, name: str, rows: Sequence[int]) -> None:
-        """Raise UserError, which names the first problem, if hardly any of these records can be used."""
+        """Raise UserError with the first problem if hardly any of these records can be used."""
         before = len(self.problems)
         used = sum(self[row] is not None for row in rows)
         if used >= max(1, _FEWEST * len(rows)):
@@ -151,7 +151,7 @@ class FileTexts(Texts):
     def __iter__(self) -> Iterator[Sample]:
         """Yield all samples in the order of the files, tokenized as they are needed.
 
-        UserError after the last one if nothing could be learnt from any.
+        UserError at the end if nothing could be learnt from any text.
         """
         for block, _ in self.blocks(range(len(self)), _TOGETHER, _SIZE_TOGETHER):
             samples = self._encode(block)
@@ -160,7 +160,7 @@ class FileTexts(Texts):
         self._check(())
 
     def records(self) -> Iterator[Record]:
-        """Yield all records that can be used, in the order of the files, each read when it is needed."""
+        """Yield all usable records in the order of the files, each read when it is needed."""
         return (text for text in self.read(range(len(self))) if isinstance(text, Record))
 
     @property
@@ -192,12 +192,12 @@ class FileTexts(Texts):
         return samples
 
     def _check(self, samples: Sequence[Sample]) -> None:
-        """Raise UserError if neither these texts nor any before can be learnt from."""
+        """Raise UserError if nothing can be learnt, neither from these texts nor from any before."""
         self._checked = self._checked or bool(samples)
         if not self._checked:
             raise UserError(
-                f"no text can be learnt from; the first: {next(iter(self.problems.values()))}; texts without answers "
-                "need --regenerate or `clover write`"
+                f"nothing can be learnt from the texts; the first: {next(iter(self.problems.values()))}; texts without "
+                "answers need --regenerate or `clover write`"
             )
 
     def _encode(self, texts: Sequence[Record | Sample]) -> list[Sample]:
@@ -209,12 +209,12 @@ class FileTexts(Texts):
 
 
 def fingerprint(samples: Sequence[Sample]) -> str:
-    """Return a hash of all tokens and masks, which shows whether a resumed training sees the same data."""
+    """Return a hash of all tokens and masks. A resumed training compares it, to see the same data."""
     return _hash(*(sample.digest() for sample in samples)).hex()
 
 
 def token_counts(samples: Iterable[Sample], vocab_size: int) -> Tensor:
-    """Return the occurrences of each token where it is learnt, Long [vocab_size]; the target writes no others."""
+    """Count how often each token is learnt, Long [vocab_size]; the target writes no other tokens."""
     counts = torch.zeros(vocab_size, dtype=torch.long)
     for sample in samples:
         counts += sample.tokens[sample.loss_mask].long().bincount(minlength=vocab_size)

@@ -30,7 +30,7 @@ def load_draft(name_or_path: str | os.PathLike[str], target: TargetWeights) -> D
     draft = _bound(os.fspath(name_or_path), target)
     if not draft.usable:
         warnings.warn(
-            f"the draft {name_or_path} has weights that are no finite numbers: decoding is plain; train it again",
+            f"the draft {name_or_path} has weights that are not finite: decoding is plain; train it again",
             stacklevel=2,
         )
     return draft
@@ -46,7 +46,7 @@ def load_usable(name_or_path: str | os.PathLike[str], target: TargetWeights) -> 
 def check_usable(draft: DraftModel, name: str) -> None:
     """Raise UserError if weights are not all finite."""
     if not draft.usable:
-        raise UserError(f"{name} has weights that are no finite numbers; train it again")
+        raise UserError(f"{name} has weights that are not finite; train it again")
 
 
 def load_unbound(name_or_path: str | os.PathLike[str]) -> DraftModel:

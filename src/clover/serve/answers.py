@@ -1,4 +1,4 @@
-"""The JSON of responses, whole or in chunks, in the two forms of OpenAI's interface."""
+"""Build the JSON of responses, whole or in chunks, for chats and completions of OpenAI's interface."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from clover.serve.worker import TextStep
 
 @dataclass
 class _Piece:
-    """A part of one text: the contents of a chunk, or all of it. Its tokens are there if the request asked for them."""
+    """A part of one text: the contents of a chunk, or all of it. It has tokens only if the request asked for them."""
 
     text: str = ""
     reasoning: str = ""
@@ -43,13 +43,13 @@ class _Piece:
 
     @property
     def empty(self) -> bool:
-        """Return whether nothing is there yet that a chunk could have."""
+        """Return True if a chunk would have no content."""
         said = (self.text, self.reasoning, self.calls, self.tokens, self.finish_reason, self.speculation)
         return not any(said)
 
     @property
     def parts(self) -> dict[str, Any]:
-        """Return the fields of a chat's message beside its content."""
+        """Return the fields of a chat's message other than its content."""
         reasoning = {"reasoning_content": self.reasoning} if self.reasoning else {}
         return reasoning | ({"tool_calls": self.calls} if self.calls else {})
 
@@ -58,8 +58,8 @@ class Answer:
     """One response; feed it the steps of its texts.
 
     Args:
-        model: its name.
-        tokenizer: of the target.
+        model: the name of the model.
+        tokenizer: the target's tokenizer.
     """
 
     def __init__(self, parsed: ParsedRequest, model: str, tokenizer: Any):
@@ -68,7 +68,7 @@ class Answer:
         self._head = {"id": f"{kind}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
         self._tokens = [TokenQueue() for _ in parsed.requests]
         self._replies = [parsed.new_reply() for _ in parsed.requests] if parsed.new_reply else []
-        self._calls = Counter[int]()  # of each text
+        self._calls = Counter[int]()  # by text
         self._steps = Counter[int]()
         self._written = 0  # tokens, of all texts
         self._ended: dict[int, Generation] = {}
@@ -76,7 +76,7 @@ class Answer:
     # -- whole -----------------------------------------------------------------------------------------------------
 
     def whole(self, steps: Sequence[TextStep]) -> dict[str, Any]:
-        """Return the response that is not streamed."""
+        """Return the whole response, for a request without streaming."""
         pieces = [_Piece() for _ in self._parsed.requests]
         for step in steps:
             pieces[step.choice].extend(self._piece(step))
@@ -90,7 +90,7 @@ class Answer:
         if self._parsed.chat:
             content = piece.text or (None if piece.calls else "")
             for call in piece.calls:
-                del call["index"]  # which chunks have alone
+                del call["index"]  # only chunks have it
             message = {"role": "assistant", "content": content, "refusal": None} | piece.parts
             return said | {"message": message}
         return said | {"text": piece.text}
@@ -149,9 +149,9 @@ class Answer:
         self._written += len(event.tokens)
         if event.generation is not None:
             self._ended[step.choice] = event.generation
-            if self._parsed.chat and request.eos != ():  # Without ends, their tokens stand amid the words.
+            if self._parsed.chat and request.eos != ():  # With ignore_eos, end tokens are part of the text.
                 warn_of_marks(self._tokenizer, request.hidden, event.generation.tokens)
-            # This is OpenAI's word; the end of the context is a length, too.
+            # "length" is OpenAI's word; it includes the end of the context.
             piece.finish_reason = "stop" if event.generation.finish_reason == "stop" else "length"
             if self._calls[step.choice] and piece.finish_reason == "stop":
                 piece.finish_reason = "tool_calls"
@@ -166,7 +166,7 @@ class Answer:
         return piece
 
     def _parted(self, step: TextStep) -> _Piece:
-        """Return the parts of an answer that a step made certain."""
+        """Return the parts of an answer that are certain after a step."""
         reply, body = self._replies[step.choice], self._parsed.body
         delta = reply.feed(step.event.text)
         if step.event.generation is not None:
@@ -196,7 +196,7 @@ class Answer:
         return {
             "tokens": [name for name, _ in own],
             "token_logprobs": [value for _, value in own],
-            # As OpenAI has it, the text's own token is there even if it is not one of the likeliest.
+            # As with OpenAI, the text's own token is listed even if it is not one of the likeliest.
             "top_logprobs": [_by_name([*top, one]) for one, top in zip(own, tops, strict=True)],
             "text_offset": [one.offset for one in piece.tokens],
         }
@@ -226,7 +226,7 @@ class Answer:
 
 
 def _by_name(tokens: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """Return log-probabilities by the tokens' names, in their order; the first counts where two have one name."""
+    """Map the tokens' names to log-probabilities, in order; if two have the same name, the first one counts."""
     return dict(tokens) | dict(reversed(tokens))
 
 
@@ -236,6 +236,6 @@ def _sayable(logprob: float) -> float:
 
 
 def _entry(token: str, logprob: float) -> dict[str, Any]:
-    """Return a chat's entry for one token; the bytes of a part of a character are not known."""
+    """Return a chat's entry for one token; its bytes are null if it is a part of a character."""
     known = HALF_CHARACTER not in token
     return {"token": token, "logprob": logprob, "bytes": list(token.encode()) if known else None}

@@ -1,4 +1,4 @@
-"""The application: its parts, its routes, errors, and how the steps of the engine become responses."""
+"""The application: its parts, routes and errors. Responses are built from the steps of the engine."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 
 class Service:
-    """A model, the thread that its engine runs in, and how it is known to clients."""
+    """A model, the worker that runs its engine, and what clients learn about it."""
 
     def __init__(self, model: Clover, name: str, draft: str | None, settings: ServerOptions):
         self.name, self.settings = name, settings
@@ -84,22 +84,22 @@ def make_app(service: Service) -> FastAPI:
     _add_errors(app)
     _add_facts(app, service)
     _add_generation(app, service)
-    # It is not mounted: a mount would answer for what has a route, but not for this method.
+    # The page is not mounted, because a mount would answer instead of a route that has not this method.
     app.router.default = _PageFiles(directory=_PAGE, html=True)
     return app
 
 
 class _PageFiles(StaticFiles):
-    """The files of the page; where there is none the answer is 404, whatever the method."""
+    """The files of the page; for a missing file the answer is 404, whatever the method."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         if scope["method"] not in ("GET", "HEAD"):
-            await super().get_response(path, {**scope, "method": "GET"})  # raises 404 where there is none
+            await super().get_response(path, {**scope, "method": "GET"})  # raises 404 if there is no file
         return await super().get_response(path, scope)
 
 
 def _add_errors(app: FastAPI) -> None:
-    """Give every error the form that clients know."""
+    """Return every error in the form that clients know."""
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> Response:
@@ -115,7 +115,7 @@ def _add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def defect(request: Request, error: Exception) -> Response:
-        return ApiError(500, "the server failed at this request", "internal_error").response()
+        return ApiError(500, "the server failed on this request", "internal_error").response()
 
 
 def _add_facts(app: FastAPI, service: Service) -> None:
@@ -171,7 +171,7 @@ async def _whole(stream: Stream, answer: Answer) -> dict[str, Any]:
 
 
 async def _unless_gone(receive: Receive, work: Coroutine[Any, Any, T]) -> T | None:
-    """Return what `work` returns; None, and it is cancelled, once the client has disconnected."""
+    """Return the result of `work`; if the client disconnects before, cancel it and return None."""
     working, watching = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
@@ -187,7 +187,7 @@ async def _disconnected(receive: Receive) -> None:
 
 
 class _EventStream(StreamingResponse):
-    """A response of server-sent events, which ends the work when its client disconnects."""
+    """A response of server-sent events. If its client disconnects, its texts are cancelled."""
 
     media_type = "text/event-stream"
 
@@ -198,7 +198,7 @@ class _EventStream(StreamingResponse):
         self._stream = stream
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with closing(self._stream):  # also where the client is gone before the first event
+        with closing(self._stream):  # also if the client has gone before the first event
             await super().__call__(scope, receive, send)
 
 
@@ -218,7 +218,7 @@ def _encode(events: list[dict[str, Any]]) -> bytes:
 
 
 def _tells_roles_apart(model: Clover) -> bool:
-    """Return whether a chat template works and does more than to join messages; the page offers chat then."""
+    """Return True if a chat template works and does more than join messages; then the page offers chat."""
     tokenizer, question = model.target.require_tokenizer(), [{"role": "user", "content": "?"}]
     if not getattr(tokenizer, "chat_template", None):
         return False

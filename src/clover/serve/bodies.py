@@ -1,8 +1,8 @@
-"""The bodies of requests, as pydantic reads them: strictly, with an error for every field that would be ignored.
+"""The bodies of requests. Pydantic parses them strictly: a field that would be ignored is an error.
 
-Field names are OpenAI's; `top_k`, `min_p`, `repetition_penalty`, `ignore_eos`, `min_tokens`, `reasoning_content`,
-`chat_template_kwargs` and `stream_options.continuous_usage_stats` are those that vLLM adds, `speculation` and
-`stream_options.include_speculation` are ours.
+Field names are OpenAI's, with some of vLLM's: `top_k`, `min_p`, `repetition_penalty`, `ignore_eos`, `min_tokens`,
+`reasoning_content`, `chat_template_kwargs` and `stream_options.continuous_usage_stats`. Only Clover has `speculation`
+and `stream_options.include_speculation`.
 """
 
 from collections.abc import Iterable
@@ -23,10 +23,10 @@ from pydantic import (
 from pydantic_core import InitErrorDetails
 from typing_extensions import Self
 
-_EMPTY = [None, [], {}]  # values that stand for nothing, in any field
+_EMPTY = [None, [], {}]  # values that ask for nothing, in any field
 _NOTHING = (*_EMPTY, False, "none", "auto", "default")
-# This server does so anyway, by the names of fields that it does not know otherwise: other values are refused.
-# False is no such value as a rule: `skip_special_tokens` and `enable_thinking` are true where they are left out.
+# Values that ask for what this server does anyway, by field; other values of these fields are refused. False is not
+# harmless in general: `skip_special_tokens` and `enable_thinking` are true by default.
 _HARMLESS = {
     "add_generation_prompt": True,
     "background": False,
@@ -40,26 +40,26 @@ _HARMLESS = {
     "skip_special_tokens": True,
     "use_beam_search": False,
 }
-# What to do in the place of fields that other servers read, or that libraries of clients take out.
-_OF_TEMPLATE = "it is read by chat templates: put it into chat_template_kwargs of a chat"
+# Hints for fields that other servers read, or that client libraries unpack.
+_OF_TEMPLATE = "chat templates read it: put it into chat_template_kwargs of a chat"
 _GRAMMAR = "give response_format with a JSON schema, or start the server with --grammar"
 _INSTEAD = {
     **dict.fromkeys(("enable_thinking", "thinking", "thinking_budget", "reasoning_effort"), _OF_TEMPLATE),
     **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar"), _GRAMMAR),
     **dict.fromkeys(("structured_outputs", "json_schema", "grammar", "regex", "ebnf"), _GRAMMAR),
-    **dict.fromkeys(("extra_body", "sampling_params"), "put what is in it beside the other fields"),
+    **dict.fromkeys(("extra_body", "sampling_params"), "put its fields among the other fields of the body"),
     **dict.fromkeys(("max_new_tokens", "max_length", "num_predict", "n_predict"), "it is max_tokens here"),
-    "system": "give it as the first of the messages, with the role system",
+    "system": "give it as the first message, with the role system",
 }
 
 
 def _is_one_of(values: Iterable[Any], value: Any) -> bool:
-    """Return whether a value is among others of its own type: 0 is not False."""
+    """Return True if a value equals one of its own type: 0 is not False."""
     return any(type(value) is type(one) and value == one for one in values)
 
 
 def _refused(what: str, *also: Any) -> Any:
-    """Declare a field that clients may name, but not use; `also` are more values that stand for nothing."""
+    """Declare a field that clients may name but not use; `also` are more values that ask for nothing."""
     nothing = (*_NOTHING, *also)
 
     def refuse(value: Any) -> None:
@@ -73,13 +73,13 @@ _Unknown = Annotated[Any, WithJsonSchema({"enum": _EMPTY})]
 
 
 class _Body(BaseModel):
-    # Other fields are allowed as far as `_knows_all` lets them.
+    # `_knows_all` checks the extra fields.
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
     __pydantic_extra__: dict[str, _Unknown]  # pyright: ignore[reportIncompatibleVariableOverride]
 
     @model_validator(mode="after")
     def _knows_all(self) -> Self:
-        """Refuse the first unknown field alone: there may be half a million, and an error for each takes seconds."""
+        """Refuse only the first unknown field: there may be half a million, and an error for each takes seconds."""
         for name, value in (self.model_extra or {}).items():
             if not _is_one_of((*_EMPTY, _HARMLESS.get(name)), value):
                 problem = InitErrorDetails(type="extra_forbidden", loc=(name,), input=None)
@@ -106,7 +106,7 @@ class JsonSchema(_Body):
 
 
 class ResponseFormat(_Body):
-    """What an answer has to be: any text, any JSON object, or JSON by a schema."""
+    """The required form of an answer: any text, any JSON object, or JSON that follows a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -119,7 +119,7 @@ class ResponseFormat(_Body):
 
     @property
     def grammar(self) -> str | dict[str, Any] | None:
-        """Return the grammar that answers follow, as `clover.grammar.read_grammar` reads it; None for any text."""
+        """Return the grammar of answers, in the form that `clover.grammar.read_grammar` reads; None for any text."""
         schema = self.json_schema and self.json_schema.schema_
         return None if self.type == "text" else schema or "json"
 
@@ -132,7 +132,7 @@ class TextPart(_Body):
 
 
 class CalledFunction(_Body):
-    """The function of a call, and its arguments: the text of a JSON object."""
+    """The function of a call, and its arguments as the text of a JSON object."""
 
     name: str
     arguments: str
@@ -161,7 +161,7 @@ class Message(_Body):
     tool_calls: Annotated[list[Call], Field(max_length=1024, fail_fast=True)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
-    reasoning: str | None = None  # vLLM's newer name of it
+    reasoning: str | None = None  # vLLM's newer name of `reasoning_content`
     refusal: str | None = None
     annotations: Any = None
     function_call: _refused("function calls") = None  # type: ignore[valid-type]
@@ -172,23 +172,23 @@ class Message(_Body):
         if self.content is None and not (self.role == "assistant" and self.tool_calls):
             raise ValueError("content is missing")
         if self.tool_calls and self.role != "assistant":
-            raise ValueError("tool_calls are the assistant's")
+            raise ValueError("tool_calls belong to the role assistant")
         if self.tool_call_id and self.role != "tool":
             raise ValueError("tool_call_id belongs to the role tool")
         if (self.reasoning_content or self.reasoning) and self.role != "assistant":
-            raise ValueError("reasoning_content is the assistant's")
+            raise ValueError("reasoning_content belongs to the role assistant")
         return self
 
     @property
     def said(self) -> str | list[dict[str, str]] | None:
-        """Return the content as chat templates read it: several parts stay apart."""
+        """Return the content for chat templates; several parts stay separate."""
         if self.content is None or isinstance(self.content, str):
             return self.content
         parts = [{"type": "text", "text": part.text} for part in self.content]
         return parts if len(parts) > 1 else parts[0]["text"]
 
     def for_template(self) -> dict[str, Any]:
-        """Return the message as `clover.templates.render` reads it; a developer is the system there."""
+        """Return the message for `clover.templates.render`, where the role developer is system."""
         calls = self.tool_calls and [
             call.model_dump(include={"id", "type", "function"}) for call in self.tool_calls
         ]
@@ -198,7 +198,7 @@ class Message(_Body):
 
 
 class Function(_Body):
-    """What a tool does; `parameters` is a JSON schema. `strict` is read and not enforced, as in vLLM."""
+    """The function of a tool; `parameters` is a JSON schema. `strict` is accepted but not enforced, as in vLLM."""
 
     name: Annotated[str, Field(pattern=r"^[\w.-]{1,64}$")]
     description: str | None = None
@@ -213,26 +213,26 @@ class Tool(_Body):
     function: Function
 
     def for_template(self) -> dict[str, Any]:
-        """Return the tool as chat templates read it."""
+        """Return the tool for chat templates."""
         known = {"name", "description", "parameters"}
         return {"type": "function", "function": self.function.model_dump(include=known, exclude_none=True)}
 
 
 class FunctionName(_Body):
-    """The function of a choice."""
+    """The function that `tool_choice` names."""
 
     name: str
 
 
 class NamedTool(_Body):
-    """The tool that an answer has to call."""
+    """The tool that an answer must call."""
 
     type: Literal["function"]
     function: FunctionName
 
 
 class StreamOptions(_Body):
-    """What a stream has in addition to its text."""
+    """The parts of a stream besides its text."""
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -272,7 +272,7 @@ class GenerationBody(_Body):
     stream_options: StreamOptions | None = None
     ignore_eos: bool | None = None
     speculation: bool | None = None
-    # Clients send these fields, which change nothing here.
+    # Clients send these fields; they change nothing.
     user: str | None = None
     metadata: Annotated[dict[str, str], Field(max_length=16)] | None = None
     service_tier: str | None = None
@@ -281,12 +281,12 @@ class GenerationBody(_Body):
     @field_validator("stream_options")
     @classmethod
     def _needs_stream(cls, options: StreamOptions | None, info: ValidationInfo) -> StreamOptions | None:
-        if options is not None and not info.data.get("stream", True):  # missing: it has an error of its own
+        if options is not None and not info.data.get("stream", True):  # absent if `stream` itself is invalid
             raise ValueError("it needs stream to be true")
         return options
 
 
-# A list may have a million items: the first that is wrong is enough.
+# A list may have a million items, so only the first wrong one is reported.
 _Tokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1, fail_fast=True)]
 
 
@@ -330,7 +330,7 @@ class ChatBody(GenerationBody):
     @field_validator("tool_choice")
     @classmethod
     def _is_offered(cls, choice: str | NamedTool | None, info: ValidationInfo) -> str | NamedTool | None:
-        if "tools" not in info.data:  # they are wrong, and have an error of their own
+        if "tools" not in info.data:  # absent if `tools` itself is invalid
             return choice
         names = [tool.function.name for tool in info.data["tools"] or []]
         if isinstance(choice, NamedTool) and choice.function.name not in names:
@@ -341,7 +341,7 @@ class ChatBody(GenerationBody):
 
     @property
     def forced(self) -> list[Tool]:
-        """Return the tools of which the answer has to call one; none if it is free."""
+        """Return the tools of which the answer must call one; [] if it need not."""
         if isinstance(self.tool_choice, NamedTool):
             return [tool for tool in self.tools or [] if tool.function.name == self.tool_choice.function.name]
         return self.tools or [] if self.tool_choice == "required" else []

@@ -1,4 +1,4 @@
-"""Errors as clients of OpenAI's interface know them: a status, and one JSON object that says what is wrong."""
+"""Errors in the form of OpenAI's interface: a status, and one JSON object that says what is wrong."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from clover.validation import describe_problem
 
 
 class ApiError(HTTPException):
-    """An error that a client gets as a response; `param` names the field of the body that is wrong."""
+    """An error that is sent to the client; `param` names the field of the body that is wrong."""
 
     def __init__(
         self,
@@ -40,13 +40,13 @@ class ApiError(HTTPException):
 
 
 def no_model(served: str) -> ApiError:
-    """Return the error for another model than the one that is served."""
-    message = f"there is no model of that name here; this server has {served}"
+    """Return the error for a request that names another model."""
+    message = f"this server has no model of that name; it has {served}"
     return ApiError(404, message, "model_not_found", "model")
 
 
 def invalid_body(problems: Sequence[Any]) -> ApiError:
-    """Return the error for a body in which pydantic lists problems, at places that begin with "body"."""
+    """Return the error for the problems that pydantic found in a body; their places begin with "body"."""
     problem = describe_problem([one | {"loc": one["loc"][1:]} for one in problems])
     if problem.kind == "json_invalid":
         return ApiError(400, problem.message, "invalid_json")
@@ -54,7 +54,7 @@ def invalid_body(problems: Sequence[Any]) -> ApiError:
 
 
 def to_api_error(error: StarletteHTTPException, method: str, path: str) -> ApiError:
-    """Return an error of the framework, or one of this package, in the form that clients know."""
+    """Convert an error of the framework to ApiError."""
     if isinstance(error, ApiError):
         return error
     message = error.detail

@@ -1,6 +1,6 @@
-"""What every request passes before the application: the key, the kind and size of the body, headers for browsers.
+"""Check every request before the application: its key, and the kind and size of its body. Add headers for browsers.
 
-Headers that arrive slowly are not bounded here: a reverse proxy does that, where strangers can reach the server.
+Slow request headers are not limited here. If strangers can reach the server, a reverse proxy must do that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from clover.serve.errors import ApiError
 
-_CLOSE = {"Connection": "close"}  # what is left of the body is not read
+_CLOSE = {"Connection": "close"}  # because the rest of the body is not read
 GENERATION_PATHS = ("/v1/completions", "/v1/chat/completions")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
@@ -32,8 +32,8 @@ class Guard:
     """The outermost layer of the application.
 
     Args:
-        api_key: what /v1 and /metrics expect; None for no key.
-        max_body_bytes, read_seconds: the most that the body of a request may have, and take to arrive.
+        api_key: the key that /v1 and /metrics expect; None for no key.
+        max_body_bytes, read_seconds: most bytes of a request's body, and most seconds until it has arrived.
     """
 
     def __init__(self, app: ASGIApp, api_key: str | None, max_body_bytes: int, read_seconds: float):
@@ -68,18 +68,18 @@ class Guard:
         return ApiError(413, message, "body_too_large", headers=_CLOSE)
 
     def _bounded(self, receive: Receive) -> Receive:
-        """Return the same, which raises ApiError where the body grows too large or does not arrive in time."""
+        """Wrap `receive` to raise ApiError if the body grows too large or does not arrive in time."""
         size, whole = 0, False
         end = time.monotonic() + self._seconds
 
         async def bounded() -> Message:
             nonlocal size, whole
-            if whole:  # what comes now is that the client disconnects
+            if whole:  # the next message says that the client has disconnected
                 return await receive()
             try:
                 message = await asyncio.wait_for(receive(), end - time.monotonic())
             except asyncio.TimeoutError as error:
-                late = f"the request did not arrive whole within {self._seconds:g} s"
+                late = f"the request did not arrive within {self._seconds:g} s"
                 raise ApiError(408, late, "timeout", headers=_CLOSE) from error
             size += len(message.get("body", b""))
             whole = not message.get("more_body", False)
@@ -91,7 +91,7 @@ class Guard:
 
 
 def _unreadable(headers: Headers) -> ApiError | None:
-    """Return the error for a body that is not plain JSON, by its headers."""
+    """Return the error if the headers announce a body that is not plain JSON."""
     if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         problem = "the body must be JSON; send Content-Type: application/json"
     elif headers.get("content-encoding", "identity").lower() != "identity":

@@ -1,4 +1,4 @@
-"""The metrics of GET /metrics, for Prometheus. Names after the prefix are vLLM's where vLLM has them."""
+"""The metrics of GET /metrics, for Prometheus. After the prefix, their names are vLLM's if vLLM has them."""
 
 from collections.abc import Callable
 
@@ -11,7 +11,7 @@ _ACCEPTED = (0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 32)
 
 
 class ServerMetrics:
-    """The metrics of one server, in a registry of their own. `record` is called from the engine's thread."""
+    """The metrics of one server, in their own registry. The engine's thread calls `record`."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -49,12 +49,12 @@ class ServerMetrics:
         return Histogram(f"clover_{name}", documentation, buckets=buckets, registry=self._registry)
 
     def watch(self, held: Callable[[], int], running: Callable[[], int]) -> None:
-        """Set the functions that return how many texts run or wait, and how many run."""
+        """Set the functions that count the texts that run or wait (`held`) and those that run."""
         self._running.set_function(running)
         self._waiting.set_function(lambda: max(held() - running(), 0))
 
     def record(self, event: StepEvent, seconds: float, first: bool, speculates: bool) -> None:
-        """Add a step of one text, so many seconds after the one before, or after the request's arrival."""
+        """Add a step of one text; `seconds` have passed since its last step, or since the request's arrival."""
         count = len(event.tokens)
         self._tokens.inc(count)
         if speculates:

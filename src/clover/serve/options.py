@@ -1,4 +1,4 @@
-"""What the user of the server chooses beside the model."""
+"""The options of the server besides the model."""
 
 from dataclasses import dataclass
 from typing import Annotated

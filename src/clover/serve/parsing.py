@@ -1,4 +1,4 @@
-"""From the body of a request to what the engine decodes."""
+"""Turn the body of an HTTP request into requests for the engine."""
 
 from __future__ import annotations
 
@@ -43,28 +43,28 @@ _SAMPLING = (
 
 @dataclass(frozen=True)
 class ParsedRequest:
-    """The requests of one body: n texts after each prompt, those of the first prompt first."""
+    """The requests of one body: n texts for each prompt, in the order of the prompts."""
 
     body: Body
     requests: tuple[Request, ...]
     prompt_tokens: int
-    new_reply: Callable[[], ReplyParser] | None = None  # for answers that are more than words
+    new_reply: Callable[[], ReplyParser] | None = None  # for answers with thinking or calls
 
     @property
     def chat(self) -> bool:
-        """Return whether the body came to /v1/chat/completions."""
+        """Return True for a body of /v1/chat/completions."""
         return isinstance(self.body, ChatBody)
 
 
 class RequestParser:
-    """Turns bodies into requests, in a thread and with a tokenizer of its own: tokenizers are not to be shared.
+    """A parser of bodies. It has its own thread and tokenizer, because threads cannot share a tokenizer.
 
     Args:
-        model: whose engine will run the requests.
-        name: of the model, as clients say it.
-        most_tokens: that a request may ask for; None for what the target can run.
-        most_texts: that a request may ask for.
-        grammar: that every text follows, unless a request has another; UserError if it cannot be used.
+        model: the model whose engine will run the requests.
+        name: the model's name for clients.
+        most_tokens: most new tokens of a request; None for as many as the target can run.
+        most_texts: most texts of a request.
+        grammar: the grammar of texts whose request has none; UserError if it cannot be used.
     """
 
     def __init__(
@@ -88,11 +88,11 @@ class RequestParser:
         self.executor = ThreadPoolExecutor(1, "clover-tokenizer")
 
     def parse(self, body: Body) -> ParsedRequest:
-        """Return what the engine is to decode; ApiError if it cannot."""
+        """Return the engine's requests; ApiError if it cannot run them."""
         if body.model not in (None, self._name):
             raise no_model(self._name)
         if isinstance(body, ChatBody) and len(body.messages) > self._engine.target.longest_run:
-            raise self._too_long(f"{len(body.messages)} messages", "messages")  # each is a token at least
+            raise self._too_long(f"{len(body.messages)} messages", "messages")  # each has at least one token
         given, texts = _prompts(body), body.n or 1
         if len(given) * texts > self._most_texts:
             message = f"{len(given) * texts} texts are asked for at once; the most is {self._most_texts}"
@@ -123,7 +123,7 @@ class RequestParser:
     def _follow(
         self, body: Body, new_reply: Callable[[], ReplyParser] | None, tools: bool, call: str | None
     ) -> Callable[[SamplingParams], SamplingParams]:
-        """Return what makes parameters those of a text that follows the grammar of the body, or the server's.
+        """Return the function that adds the body's grammar, or the server's, to the sampling parameters.
 
         `call` is the grammar of a call that the body forces.
         """
@@ -145,7 +145,7 @@ class RequestParser:
         field = _prompt_field(body)
         options = body.chat_template_kwargs or {} if isinstance(body, ChatBody) else {}
         length = _characters(prompt) + sum(len(json.dumps(one)) for one in (tools, options) if one)
-        if length > self._most_characters:  # to read them would take seconds
+        if length > self._most_characters:  # tokenizing them would take seconds
             raise self._too_long(f"{length} characters", field)
         with _errors_of("chat_template_kwargs"):
             check_template_options(self._model.target.tokenizer, options, tools)
@@ -162,7 +162,7 @@ class RequestParser:
     ) -> Request:
         stop = (body.stop,) if isinstance(body.stop, str) else tuple(body.stop or ())
         options = body.stream_options
-        with _errors_of("temperature"):  # the body has bounds for all others
+        with _errors_of("temperature"):  # the body checks the bounds of all others
             params = _params(body, seed, self._end_later(body, len(prompt)))
         with _errors_of("response_format"):
             params = follow(params)
@@ -185,7 +185,7 @@ class RequestParser:
         return request
 
     def _end_later(self, body: Body, prompt_tokens: int) -> Process | None:
-        """Return the process that keeps a text from ending before `min_tokens`; None if nothing is to be kept."""
+        """Return the process that keeps a text from ending before `min_tokens`; None if none is needed."""
         least = body.min_tokens or 0
         if body.stop and least:
             raise ApiError(400, "min_tokens does not go with stop", "invalid_value", "min_tokens")
@@ -251,7 +251,7 @@ def _prompts(body: Body) -> Sequence[str | Sequence[int] | list[dict[str, Any]]]
 
 
 def _characters(prompt: str | Sequence[int] | list[dict[str, Any]]) -> int:
-    """Count the characters of a prompt that is text; 0 for tokens."""
+    """Count the characters of a prompt; 0 if it is given as tokens."""
     if isinstance(prompt, str):
         return len(prompt)
     said = [value for one in prompt if isinstance(one, dict) for name, value in one.items() if name != "role"]
@@ -270,7 +270,7 @@ def _params(body: Body, seed: int, process: Process | None) -> SamplingParams:
 
 
 def _logprobs(body: Body) -> int | None:
-    """Return how many of the most probable tokens come with each token; None for no log-probabilities at all."""
+    """Return how many of the likeliest tokens are listed with each token; None for no log-probabilities at all."""
     if isinstance(body, CompletionBody):
         return body.logprobs
     if body.top_logprobs and not body.logprobs:

@@ -1,6 +1,6 @@
-"""Listen, serve, and stop when asked to: on SIGINT or SIGTERM running requests are finished first, for a while.
+"""Run the server until SIGINT or SIGTERM; then running requests have some time to finish.
 
-The engine runs in the calling thread, which loaded the model; the event loop has a thread of its own.
+The engine runs in the calling thread, which loaded the model. The event loop has its own thread.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from clover.errors import UserError, one_line
 from clover.serve.app import Service, make_app
 from clover.serve.options import ServerOptions
 
-_FAREWELL_SECONDS = 1.0  # for clients to take their last answer
+_FAREWELL_SECONDS = 1.0  # time for clients to read their last answer
 
 
 def listen(host: str, port: int, write_seconds: float) -> socket.socket:
-    """Bind an address, before anything is loaded; UserError if it cannot be had. Port 0 is any free one.
+    """Bind an address, before the model is loaded; UserError if that fails. Port 0 is any free port.
 
-    The system closes connections whose client reads nothing for `write_seconds`, where it can (Linux).
+    On Linux the system closes connections whose client reads nothing for `write_seconds`.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -40,10 +40,10 @@ def listen(host: str, port: int, write_seconds: float) -> socket.socket:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which answers requests that it does not wait for instead of cancelling them with a traceback.
+    """uvicorn's server, but a stop answers requests that still run with an error, where uvicorn logs a traceback.
 
     Attributes:
-        impatient: whether running requests are not waited for.
+        impatient: whether to stop without waiting for running requests.
     """
 
     def __init__(self, config: uvicorn.Config, service: Service):
@@ -51,12 +51,12 @@ class Server(uvicorn.Server):
         self._service, self.impatient = service, False
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop; the second signal, of either kind, does not wait."""
+        """Stop; a second signal, of either kind, stops without waiting."""
         self.impatient = self.should_exit
         self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept no more requests, and return when none runs."""
+        """Accept no more requests, and return when all have ended."""
         ending = asyncio.create_task(self._end_requests())
         await super().shutdown(sockets)
         ending.cancel()
@@ -68,7 +68,7 @@ class Server(uvicorn.Server):
             await asyncio.sleep(0.05)
         self._service.worker.refuse_all()
         await asyncio.sleep(_FAREWELL_SECONDS)
-        for connection in list(self.server_state.connections):  # of clients that do not send, or do not read
+        for connection in list(self.server_state.connections):  # their clients do not send, or do not read
             connection.transport.abort()
 
 
@@ -85,7 +85,7 @@ def make_server(service: Service) -> Server:
         log_level="error",
         access_log=False,
         server_header=False,
-        limit_concurrency=settings.max_connections + 1,  # uvicorn counts the new one, too
+        limit_concurrency=settings.max_connections + 1,  # because uvicorn counts the new connection, too
     )
     return Server(config, service)
 
@@ -104,7 +104,7 @@ def run_server(server: Server, service: Service, taken: socket.socket) -> None:
     try:
         service.worker.run()
     finally:
-        server.should_exit = server.impatient = True  # without an engine there is nothing to wait for
+        server.should_exit = server.impatient = True  # without the engine no request can finish
         loop.join()
 
 
@@ -116,10 +116,10 @@ def serve(
     taken: socket.socket,
     ready: Callable[[str], None],
 ) -> None:
-    """Serve a model until SIGINT or SIGTERM; a second one ends running requests, too.
+    """Serve a model until SIGINT or SIGTERM; a second signal ends running requests, too.
 
     Args:
-        name, draft: what clients call the target and the draft; None for no draft.
+        name, draft: the clients' names for the target and the draft; None for no draft.
         taken: the socket that `listen` returned.
         ready: called with the address.
     """

@@ -1,4 +1,4 @@
-"""The tokens of one text, released together with the text they wrote: for log-probabilities and to watch drafting."""
+"""Release the tokens of a text together with their characters, for log-probabilities and to show drafting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class TextToken:
     """A token of a text.
 
     Attributes:
-        text, offset: what it wrote, and how many characters of the text stand before that.
+        text, offset: its characters, and the number of characters before them.
         source, depth: "draft", "copied" or "target", and the token's depth in the step's tree; 0 for "target".
         logprobs: None if the request asked for none.
     """
@@ -30,7 +30,7 @@ class TextToken:
 
 
 class Part(NamedTuple):
-    """The part of a token's text that became certain in a step; `first` if no part of the token came before."""
+    """The part of a token's text that became certain in a step; `first` is True for the token's first part."""
 
     token: TextToken
     text: str
@@ -38,10 +38,10 @@ class Part(NamedTuple):
 
 
 class TokenQueue:
-    """Keeps the tokens of one text until their text is certain.
+    """A queue of the tokens of one text whose characters are not certain yet.
 
-    Text is held back while it may be half a character or the beginning of a stop string. The tokens of a stop string
-    are never released: to clients the tokens are the text.
+    Characters are held back while they may be half a character or the beginning of a stop string. The tokens of a stop
+    string are never released, so that the tokens agree with the text.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class TokenQueue:
         self._written = self._released = 0  # characters
 
     def push(self, event: StepEvent) -> list[Part]:
-        """Add the tokens of a step; return those whose text it made certain, the last perhaps in part."""
+        """Add the tokens of a step, and return the tokens that are now certain; the last may be a part of one."""
         for at, (token, text) in enumerate(zip(event.tokens, event.pieces, strict=True)):
             source, depth = _source(event, at)
             logprobs = event.logprobs[at] if event.logprobs else None
@@ -70,7 +70,7 @@ class TokenQueue:
 
 
 def describe_step(number: int, step: TextStep, parts: list[Part], tokenizer: Any) -> dict[str, Any]:
-    """Return step `number` of a text as the stream describes it (`stream_options.include_speculation`)."""
+    """Return the stream's description of step `number` of a text (`stream_options.include_speculation`)."""
     drafted = step.event.drafted
     assert drafted is not None
     names = [token_name(tokenizer, token) for token in drafted.tokens]

@@ -1,10 +1,10 @@
-"""The engine in a thread of its own: requests go in, and the steps of each come out on the event loop.
+"""Run the engine in its own thread, and deliver the steps of each request on the event loop.
 
-Run it in the thread that loaded the model. OpenMP keeps a pool of threads for each thread that computes, and once
-two pools have more threads than there are cores, all of them sleep between operations: 30 % less speed on two cores.
+Run it in the thread that loaded the model. OpenMP keeps a pool of threads for each thread that computes. If two pools
+have more threads than there are cores, all of them sleep between operations: 30 % less speed on two cores.
 
-The engine's thread waits for nobody. What a client has not read yet waits in its `Stream`, which is bounded; a client
-that falls further behind is cut off, and its texts leave the batch.
+The engine's thread never waits for a client. Steps that a client has not read wait in its `Stream`, which is bounded.
+A client that falls further behind is cut off, and its texts leave the batch.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from clover.serve.errors import ApiError
 from clover.serve.metrics import ServerMetrics
 from clover.serve.options import ServerOptions
 
-_MOST_BEHIND = 4096  # steps of one client that may wait for it
+_MOST_BEHIND = 4096  # most steps that wait for a client to read them
 
 
 class TextStep(NamedTuple):
-    """One step of one text: which of the request's texts it is, its event, and the seconds of the batch's step."""
+    """One step of one text: the text's number in its request, the event, and the seconds of the batch's step."""
 
     choice: int
     event: StepEvent
@@ -39,7 +39,7 @@ class TextStep(NamedTuple):
 
 @dataclass(eq=False)
 class _Job:
-    """One text on its way through the engine; `index` is the decoding's number for it, once it is there."""
+    """One text on its way through the engine; the scheduler numbers it by `index` once it has arrived there."""
 
     stream: Stream
     choice: int
@@ -50,7 +50,7 @@ class _Job:
 
 
 class Stream:
-    """The steps of one request's texts, in the event loop's thread. Close it, whatever happens."""
+    """The steps of one request's texts, for the event loop's thread. It must always be closed."""
 
     def __init__(self, worker: Worker, requests: Sequence[Request], seconds: float, arrived: float):
         self._worker, self._waiting = worker, deque[TextStep]()
@@ -69,13 +69,13 @@ class Stream:
             self.fail(ApiError(408, "the response was not read; the request was cancelled", "timeout"))
 
     def fail(self, error: ApiError) -> None:
-        """End with an error, which is raised after what already waits."""
+        """End with an error, which is raised after the steps that already wait."""
         self._error = self._error or error
         self._ready.set()
         self.close()
 
     async def next_steps(self) -> list[TextStep]:
-        """Wait for steps, and return those since the last call; none at the end. ApiError if the engine failed."""
+        """Wait for steps, and return those since the last call; [] at the end. ApiError if the engine failed."""
         while not self._waiting and self._left and self._error is None:
             self._ready.clear()
             await self._ready.wait()
@@ -87,26 +87,26 @@ class Stream:
         return steps
 
     def close(self) -> None:
-        """Cancel what still runs."""
+        """Cancel the texts that still run."""
         self._limit.cancel()
         self._worker.release(self.jobs)
 
 
 class Worker:
-    """Owns the engine. `run` is the engine's thread; the rest is for the event loop's, or named otherwise.
+    """The owner of the engine. Its thread executes `run`; the event loop's thread calls most other methods.
 
     Args:
-        engine: decodes requests.
-        options: how many texts run at once, how many wait, for how long, and what is kept.
+        engine: decodes the requests.
+        options: the limits: how many texts run, how many wait, for how long, and how many prefixes are kept.
     """
 
     def __init__(self, engine: Engine, options: ServerOptions, metrics: ServerMetrics):
         self._engine, self._options, self._metrics = engine, options, metrics
         self._most = options.max_sequences + options.max_waiting
-        self._jobs: dict[int, _Job] = {}  # of the batch, by the scheduler's numbers
+        self._jobs: dict[int, _Job] = {}  # the batch's, by the scheduler's numbers
         self._open()
-        self._held: dict[_Job, None] = {}  # all that were submitted and have not ended, in their order
-        self._entering = 0  # requests whose prompt is being read
+        self._held: dict[_Job, None] = {}  # submitted and not ended, in order
+        self._entering = 0  # requests whose prompt is being tokenized
         self._refuses = False
         self._inbox = SimpleQueue[Callable[[], None] | None]()
         self._ended = Event()
@@ -115,17 +115,17 @@ class Worker:
 
     @property
     def running(self) -> int:
-        """Count the texts that are being decoded."""
+        """Return the number of texts that are being decoded."""
         return self._scheduler.running
 
     @property
     def idle(self) -> bool:
-        """Return whether nothing runs or waits, in the engine or on the way to it."""
+        """Return True if nothing runs or waits, in the engine or on the way to it."""
         return self._inbox.empty() and self._scheduler.idle
 
     @property
     def held(self) -> int:
-        """Count the texts that run or wait, and the requests whose prompt is being read."""
+        """Return the number of texts that run or wait, with the requests whose prompt is being tokenized."""
         return len(self._held) + self._entering
 
     def start(self) -> None:
@@ -133,18 +133,18 @@ class Worker:
         self._loop = asyncio.get_running_loop()
 
     async def stop(self) -> None:
-        """Let `run` return after its present step, and wait for that."""
+        """Let `run` return after its current step, and wait for that."""
         self.end()
         await asyncio.to_thread(self._ended.wait)
 
     def end(self) -> None:
-        """Let `run` return after its present step; for any thread."""
+        """Let `run` return after its current step; any thread may call it."""
         self._inbox.put(None)
 
     def submit(self, requests: Sequence[Request], arrived: float | None = None) -> Stream:
         """Let requests run as soon as there is room; ApiError as `check_room`.
 
-        `arrived`, by `time.perf_counter`, is when the client's request came; None for now.
+        `arrived` is the time of the client's request by `time.perf_counter`; None for now.
         """
         self.check_room(len(requests))
         arrived = time.perf_counter() if arrived is None else arrived
@@ -155,13 +155,13 @@ class Worker:
         return stream
 
     def refuse_all(self) -> None:
-        """End all requests with an error, and those that would still come."""
+        """End all requests with an error, and refuse new ones."""
         self._refuses = True
         for stream in {job.stream for job in self._held}:
             stream.fail(_stopping())
 
     def check_room(self, count: int = 1) -> None:
-        """Raise ApiError 429 if too many requests wait for `count` more, 503 after `refuse_all`."""
+        """Raise ApiError 429 if there is no room for `count` more texts, 503 after `refuse_all`."""
         if self._refuses:
             raise _stopping()
         if self.held + count <= self._most:
@@ -174,7 +174,7 @@ class Worker:
 
     @contextmanager
     def entering(self) -> Iterator[None]:
-        """Count a request among those that wait while its prompt is read; ApiError as `check_room`."""
+        """Count a request as waiting while its prompt is tokenized; ApiError as `check_room`."""
         self.check_room()
         self._entering += 1
         try:
@@ -203,7 +203,7 @@ class Worker:
     # -- in the engine's thread ------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Decode what is submitted, until `end`; the caller's thread becomes the engine's."""
+        """Decode the submitted requests until `end` is called; the caller's thread becomes the engine's."""
         try:
             while self._do_requested():
                 if not self._scheduler.idle:
@@ -219,7 +219,7 @@ class Worker:
         self._jobs.clear()
 
     def _do_requested(self) -> bool:
-        """Add and cancel what was requested, waiting for it if there is nothing to decode; False at the end."""
+        """Execute the requested additions and cancellations; wait for one if nothing is decoded. False at the end."""
         wait = self.idle
         while wait or not self._inbox.empty():
             action = self._inbox.get()
@@ -258,7 +258,7 @@ class Worker:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """End all texts of the batch if the block fails (out of memory, say), and continue with an empty one."""
+        """If the block fails (for example, out of memory), end all texts and continue with an empty batch."""
         try:
             yield
         except Exception as error:
@@ -268,7 +268,7 @@ class Worker:
             self._metrics.failed.inc(len(failed))
             self._open()
             for job in failed:
-                answer = ApiError(500, "the server could not go on with this request", "engine_failed")
+                answer = ApiError(500, "the server could not continue this request", "engine_failed")
                 self._call(lambda stream=job.stream, answer=answer: stream.fail(answer))
 
     def _call(self, function: Callable[[], None]) -> None:
@@ -278,7 +278,7 @@ class Worker:
 
 
 def _broken(text: Generation, choice: int, texts: int) -> ApiError:
-    """Return the error of a request of which a text broke off; a grammar is the client's own."""
+    """Return the error of a request of which a text failed; a failure of its grammar is the client's fault."""
     message = (f"text {choice + 1} of {texts}: " if texts > 1 else "") + text.error
     if text.error_kind == "grammar":
         return ApiError(400, message, "grammar_failed", "response_format")

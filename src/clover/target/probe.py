@@ -63,7 +63,7 @@ def run_plainly(target: CachedModel) -> PlainRun:
         (logits.isnan() | logits.isposinf()).any()
     ):
         raise UserError(
-            f"{target.name}: a few tokens already give no finite numbers: {_why_not_finite(target)}"
+            f"{target.name}: a few tokens already give values that are not finite: {_why_not_finite(target)}"
         )
     return PlainRun(tokens, text, output.last_hidden_state, logits, cache_of(output))
 

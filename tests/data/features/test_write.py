@@ -47,9 +47,7 @@ def test_states_that_are_no_numbers_are_not_stored(tmp_path: Path) -> None:
         model.get_input_embeddings().weight[7] = torch.nan
     texts = SampleTexts([Sample(torch.tensor([1, 2, 3, 7, 5]), torch.ones(5, dtype=torch.bool))])
     target = TargetModel(model)
-    with pytest.raises(
-        UserError, match=r"llama in float32 .* no finite numbers in .* begins \[1, 2, 3, 7, 5\]"
-    ):
+    with pytest.raises(UserError, match=r"llama in float32 .* not finite in .* begins \[1, 2, 3, 7, 5\]"):
         write_features(target, texts, config(target, texts), tmp_path / "s")
     assert not list((tmp_path / "s").glob("*.safetensors"))
 

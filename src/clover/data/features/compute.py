@@ -1,4 +1,4 @@
-"""What the frozen target says about a batch of training text.
+"""Compute the frozen target's hidden states of a batch of training text.
 
 Shapes: B texts, T tokens, H hidden.
 """
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from clover.data import TextBatch
     from clover.target import TargetWeights
 
-_NAMED = 12  # tokens by which a text is named
+_NAMED = 12  # tokens that name a text in an error
 
 
 @dataclass(frozen=True)
 class Features:
     """The target's hidden states.
 
-    `hidden_input` [B, T, W]: what the draft reads, of the kind it asks for. `hidden_target` [B, T, H]: what its outputs
-    are compared with, always after the final norm.
+    `hidden_input` [B, T, W]: the draft's input, of the kind that it reads. `hidden_target` [B, T, H]: the reference for
+    its outputs, always after the final norm.
     """
 
     hidden_input: Tensor
@@ -38,7 +38,7 @@ def compute_features(target: TargetWeights, tokens: Tensor, hidden_state: str) -
     """Run the target over right-padded texts.
 
     Args:
-        tokens: Long [B, T] on the target's device. Padding stands at the end, where nothing before it can see it.
+        tokens: Long [B, T] on the target's device. Padding is at the end, so no other token attends to it.
         hidden_state: the draft's `config.hidden_state`.
     """
     output = target.train_forward(tokens, hidden_state)
@@ -46,9 +46,9 @@ def compute_features(target: TargetWeights, tokens: Tensor, hidden_state: str) -
 
 
 def require_finite(features: Features, batch: TextBatch, target: TargetWeights) -> Features:
-    """Return features; UserError, which names the target and the text, where a hidden state is no finite number.
+    """Return the features; UserError, which names the target and the text, if a hidden state is not finite.
 
-    A draft would learn nothing from it but such numbers. What stands on padding does not count.
+    One such state would spoil the draft's weights. States on padding do not count.
     """
     for states in {id(part): part for part in (features.hidden_target, features.hidden_input)}.values():
         if bool(states.isfinite().all()):
@@ -63,8 +63,8 @@ def _not_finite(target: TargetWeights, opening: list[int]) -> str:
     text = repr(target.tokenizer.decode(opening)) if target.tokenizer is not None else str(opening)
     advice = "its weights may be damaged" if target.dtype_name == "float32" else "--dtype float32 may help"
     return (
-        f"the target {target.name} in {target.dtype_name} has hidden states that are no finite numbers in the text "
-        f"that begins {text}; {advice}, or leave the text out"
+        f"the target {target.name} in {target.dtype_name} has hidden states that are not finite in the text that "
+        f"begins {text}; {advice}, or leave the text out"
     )
 
 
@@ -72,7 +72,7 @@ def _not_finite(target: TargetWeights, opening: list[int]) -> str:
 def hidden_scale(parts: Iterable[tuple[Tensor, Tensor]]) -> float:
     """Return the standard deviation of the target's states after the final norm: the unit of the regression loss.
 
-    The square root of the variance over positions, averaged over the H dimensions. Padding is left out.
+    It is the square root of the variance over positions, averaged over the H dimensions, without padding.
 
     Args:
         parts: `Features.hidden_target` [B, T, H] and the lengths of the texts, Long [B], of each batch.

@@ -1,8 +1,8 @@
-"""What a store of hidden states is made of: its index, and the layout of its shards.
+"""The index of a store of hidden states, and the layout of its shards.
 
 A store is a directory with `index.json` and shards `00000.safetensors`, …. A shard holds windows of text one after
 another: `lengths` Int [windows], `tokens` Int [P], `loss_mask` Bool [P], `hidden` BFloat16 [P, H] after the final norm,
-and, where a draft reads states of another kind, these as `read` BFloat16 [P, W].
+and, if a draft reads states of another kind, these as `read` BFloat16 [P, W].
 
 Shapes: P tokens of a shard, H hidden, W width of the states that are read.
 """
@@ -25,14 +25,14 @@ _Count = Annotated[int, Field(ge=0)]
 
 @dataclass(frozen=True)
 class StoreConfig:
-    """What a store is made of.
+    """The inputs of a store; it can be resumed only with the same.
 
     Args:
         target, texts: fingerprints of the target and of the texts.
-        dtype: of the target that a store is begun with, which goes on in the same.
-        hidden_state: kind of the hidden states that are kept for drafts to read, see `Target.hidden_width`.
+        dtype: the target's dtype.
+        hidden_state: the kind of hidden states that drafts read, see `Target.hidden_width`.
         max_length: tokens of a window; longer texts are cut.
-        batch_tokens: tokens that the target runs at once, at most.
+        batch_tokens: most tokens that the target runs at once.
     """
 
     target: str
@@ -45,7 +45,7 @@ class StoreConfig:
 
 @dataclass(frozen=True)
 class Shard:
-    """A file of the store: the texts that were read when it was full, its tokens, and the hash of its bytes."""
+    """A file of the store: how many texts had been read when it was full, its tokens, and the hash of its bytes."""
 
     name: Annotated[str, Field(pattern=r"^\d{5}\.safetensors$")]
     texts: _Count
@@ -55,7 +55,7 @@ class Shard:
 
 @dataclass(frozen=True)
 class Index:
-    """What `index.json` holds; the store is whole where it is finished."""
+    """The content of `index.json`; a store is complete only if it is `finished`."""
 
     format: Literal["clover-features-1"]
     config: StoreConfig
@@ -69,7 +69,7 @@ def has_begun(path: Path) -> bool:
 
 
 def read_index(path: Path) -> Index:
-    """Read the index of a store; UserError if there is none, or it is not what `write_features` wrote."""
+    """Read the index of a store; UserError if there is none, or `write_features` did not write it."""
     content, name = read_json(path / INDEX), str(path / INDEX)
     config = content.get("config")
     if isinstance(config, dict) and "dtype" not in config:  # stores of older versions

@@ -1,4 +1,4 @@
-"""A finished store of hidden states, read by any number of trainings (`clover.data.features.index` has its layout).
+"""Read a finished store of hidden states; its layout is in `clover.data.features.index`.
 
 Shapes: P tokens of a shard, B texts, T tokens, H hidden, W width of the states that are read.
 """
@@ -29,7 +29,7 @@ from clover.target import TargetWeights, weights_fingerprint
 
 @dataclass(frozen=True, eq=False)
 class StoredSample(Sample):
-    """A sample whose hidden states lie in `shard`, from its position `start` on."""
+    """A sample whose hidden states are in `shard`, beginning at position `start`."""
 
     shard: _OpenShard
     start: int
@@ -51,8 +51,8 @@ class FeatureStore(Texts):
         path: the directory that `write_features` made.
 
     Raises:
-        UserError: there is no finished store, or one of its files is missing; and later, when a shard is first read,
-            that its content is not what was written.
+        UserError: there is no finished store, or one of its files is missing. A damaged shard is found only when it is
+            first read.
     """
 
     def __init__(self, path: Path):
@@ -71,14 +71,14 @@ class FeatureStore(Texts):
         return self._ends[-1] if self._ends else 0
 
     def __getitem__(self, row: int) -> StoredSample:
-        """Return the window number `row`."""
+        """Return window number `row`."""
         number = bisect_right(self._ends, row)
         return self._shards[number].sample(row - (self._ends[number - 1] if number else 0))
 
     def features(self, batch: TextBatch, hidden_state: str) -> Features:
         """Read the states of a batch of this store's windows, [B, T, W] and [B, T, H] on its device; 0 on padding.
 
-        `hidden_state`, what is read, is the kind that the store is made of, or post_norm, which all have.
+        `hidden_state` is the store's own kind, or post_norm, which every store has.
         """
         rows = [
             window.shard.states(window, hidden_state)
@@ -92,20 +92,20 @@ class FeatureStore(Texts):
         return Features(read, hidden)
 
     def check_widths(self, *widths: int) -> None:
-        """Raise UserError unless the states after the final norm have the first width, and the others the second."""
+        """Raise UserError unless `widths` are those of the states after the final norm and, if any, of the others."""
         for shard in self._shards:
             if shard.shapes != [(len(shard.tokens), width) for width in widths]:
                 raise shard.damaged()
 
 
 class _OpenShard:
-    """A shard and where its windows begin; its states are read from the disk as they are needed.
+    """A shard and the starts of its windows; its states are read from the disk when they are needed.
 
-    Only then is the file compared with its hash: of a large store that would take minutes before the first step. So
-    half a CPU second per 256 MiB counts as time of the training, most of it in the first steps, which read all shards.
+    The file is compared with its hash when its states are first read, because hashing a large store takes minutes. So
+    the training's time includes half a CPU second per 256 MiB, mostly in the first steps, which read all shards.
 
     Args:
-        names: of the states that the file must contain.
+        names: the names of the states that the file must contain.
     """
 
     def __init__(self, path: Path, shard: Shard, names: Sequence[str]):
@@ -122,7 +122,7 @@ class _OpenShard:
         self.starts = [0, *self._ends[:-1]]
 
     def _fits(self, lengths: Tensor) -> bool:
-        """Return True if dtypes and shapes are those of a shard with windows of these lengths."""
+        """Return True if dtypes and shapes fit windows of these lengths."""
         integers = lengths.dtype == torch.int64 and self.tokens.dtype in (torch.int32, torch.int64)
         count = self._expected.tokens
         flat = lengths.ndim == 1 and self.tokens.shape == self.loss_mask.shape == (count,)
@@ -140,18 +140,18 @@ class _OpenShard:
         return StoredSample(self.tokens[start:end], self.loss_mask[start:end], self, start)
 
     def states(self, window: StoredSample, hidden_state: str) -> tuple[Tensor, Tensor]:
-        """Return the states that a draft reads [T, W], and those after the final norm [T, H]."""
+        """Return the states that a draft reads [T, W] and the states after the final norm [T, H]."""
         part = slice(window.start, window.start + window.size)
         hidden = self._file.get_slice("hidden")[part]
         return hidden if hidden_state == "post_norm" else self._file.get_slice("read")[part], hidden
 
     def damaged(self) -> UserError:
-        """Return the error that the file is not what was written."""
+        """Return the error that the file has changed since it was written."""
         return UserError(f"{self.path} is damaged; {REMEDY}")
 
 
 def open_shards(path: Path, index: Index) -> list[_OpenShard]:
-    """Open all shards of a store; UserError if one is missing, or is not what the index says."""
+    """Open all shards of a store; UserError if one is missing or does not match the index."""
     names = ["hidden"] if index.config.hidden_state == "post_norm" else ["hidden", "read"]
     return [_OpenShard(path, shard, names) for shard in index.shards]
 
@@ -165,8 +165,8 @@ def check_store(store: FeatureStore, target: TargetWeights, draft: DraftModel) -
     )  # rounding to float16 changes the hash
     if comparable and store.config.target != weights_fingerprint(target):
         raise UserError(
-            f"the hidden states in {store.path} are another target's; give the --target and --weights that clover "
-            "features was given"
+            f"the hidden states in {store.path} come from another target; use the same --target and --weights as "
+            "clover features did"
         )
     kept, read = store.config.hidden_state, draft.config.hidden_state
     if read not in (kept, "post_norm"):

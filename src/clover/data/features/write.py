@@ -1,4 +1,4 @@
-"""Compute the hidden states of a corpus once and keep them on disk (the layout: `clover.data.features.index`)."""
+"""Compute the hidden states of a corpus once and store them; the layout is in `clover.data.features.index`."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from clover.errors import UserError
 from clover.files import check_output_directory, checksum, locked_directory, output_file, write_json
 from clover.target import TargetWeights
 
-_SHARD_BYTES, _SHARD_SECONDS = 2**28, 300.0  # of a shard; a run that is killed loses no more than one
-# So many texts and characters (tokens of samples) are sorted by length, so that little of a batch is padding; the
-# states of all of them are in memory.
+_SHARD_BYTES, _SHARD_SECONDS = 2**28, 300.0  # limits of a shard; a killed run loses at most one shard
+# Texts and characters (tokens of samples) that are sorted by length, so that few tokens of a batch are padding. All
+# their states are in memory at once.
 _TOGETHER, _SIZE_TOGETHER = 64, 2**17
-_COUNTED, _SIZE_COUNTED = 512, 2**20  # texts, and their characters, from which the size is predicted
+_COUNTED, _SIZE_COUNTED = 512, 2**20  # texts, and their characters, that predict the size
 _MARGIN = 1.05  # the free space must be this many times the space that is needed
 
 
 def store_bytes(target: TargetWeights, texts: Texts, config: StoreConfig) -> int:
-    """Estimate the bytes of the store of these texts, from some hundred of them, drawn at random.
+    """Estimate the bytes of the store of these texts from some hundred of them, drawn at random.
 
-    Characters are counted in all of these, tokens in as many as are tokenized in a moment.
+    Characters are counted in all of these; tokens only in a part, because tokenizing takes longer.
     """
     rows = torch.randperm(len(texts), generator=torch.Generator().manual_seed(0))[:_COUNTED]
     size = sum(text.size for text in texts.read(rows.tolist()) if text is not None)
@@ -54,16 +54,16 @@ def write_features(
     progress: Callable[[int, int], None] = lambda texts, tokens: None,
     on_size: Callable[[int], None] = lambda size: None,
 ) -> None:
-    """Run the target over all texts and keep its hidden states in the directory `path`, shard by shard.
+    """Run the target over all texts and store its hidden states in the directory `path`, shard by shard.
 
     Args:
-        resume: go on with what is there.
-        progress: called with (texts, tokens) done so far, at first and after every few texts.
-        on_size: called beforehand with the bytes that the whole store will take.
+        resume: continue an unfinished store.
+        progress: called with (texts, tokens) done so far, at the start and after every few texts.
+        on_size: called at the start with the bytes that the whole store will take.
 
     Raises:
-        UserError: the disk has too little room, the directory is in the way or belongs to another target, other texts
-            or options, another process writes it, it cannot be written, or no text holds anything to be learnt.
+        UserError: the disk has too little room; `path` exists, or holds a store of another target, other texts or
+            options; another process writes it; it cannot be written; or no text holds anything to learn.
     """
     if not resume:
         check_output_directory(path)
@@ -88,7 +88,7 @@ def _check_room(need: int, path: Path, index: Index, on_size: Callable[[int], No
 def _write(
     target: TargetWeights, texts: Texts, path: Path, index: Index, progress: Callable[[int, int], None]
 ) -> None:
-    """Write all texts from where the index ends; UserError, and no index, if none of them gives a window."""
+    """Write the texts that the index does not have yet; UserError, and no index, if no text gives a window."""
     done = index.shards[-1].texts if index.shards else 0
     if done > len(texts):
         raise UserError(f"{path / INDEX} is damaged; {REMEDY}")
@@ -119,7 +119,7 @@ def _begin(path: Path, config: StoreConfig, resume: bool) -> Index:
     if not has_begun(path):
         raise UserError(f"there is nothing to resume: {path / INDEX} does not exist")
     index = read_index(path)
-    open_shards(path, index)  # what is missing or damaged is found before the target runs for hours
+    open_shards(path, index)  # find missing files before the target runs for hours
     begun = asdict(index.config)
     for name, value in asdict(config).items():
         if begun[name] != value:
@@ -131,7 +131,7 @@ def _begin(path: Path, config: StoreConfig, resume: bool) -> Index:
 def _run(
     target: TargetWeights, samples: Sequence[Sample], config: StoreConfig
 ) -> Iterator[tuple[Sample, Features]]:
-    """Return every window with its states [T, W] and [T, H], in the order of the texts."""
+    """Return each window with its states [T, W] and [T, H], in the order of the texts."""
     check_tokens(samples, target.vocab_size)
     found = [window for sample in samples for window in _windows(sample, target, config)]
     order = sorted(range(len(found)), key=lambda i: found[i].size)
