@@ -44,7 +44,7 @@ def test_features_and_trainings(place: Path, run: Callable, run_clover: Callable
         assert json.loads((output / "config.json").read_text())["target_int8"]
     plain = ("--target", place / "target", "--dtype", "bfloat16", "--output", tmp_path / "other", *STEPS)
     other = run_clover("train", *plain, "--features", store)
-    assert other.code == 2 and "give the --target and --weights that clover features was given" in other.err
+    assert other.code == 2 and "use the same --target and --weights as clover features did" in other.err
 
 
 def test_written_texts(place: Path, run: Callable, tmp_path: Path) -> None:

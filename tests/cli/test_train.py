@@ -352,7 +352,7 @@ def test_existing_output_is_refused_before_the_target_is_loaded(
         ("", "no records"),
         ("{broken\n", "texts.jsonl"),
         ('{"txet": "a"}\n', "texts.jsonl"),
-        ('{"messages": [{"role": "user", "content": "hello"}]}\n', "the assistant says nothing"),
+        ('{"messages": [{"role": "user", "content": "hello"}]}\n', "none is the assistant's"),
     ],
 )
 def test_bad_data_is_one_line(

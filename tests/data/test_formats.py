@@ -202,9 +202,9 @@ def test_what_stands_before_a_question_is_kept() -> None:
     ("more", "said"),
     [
         ({"images": ["x.png"]}, "it has images, but a draft reads only text"),
-        ({"image": "x.png"}, "it has image, and a draft"),
-        ({"image_url": {"url": "x.png"}}, "it has image_url, and a draft"),
-        ({"videos": [b"x"]}, "it has videos, and a draft"),
+        ({"image": "x.png"}, "it has image, but a draft"),
+        ({"image_url": {"url": "x.png"}}, "it has image_url, but a draft"),
+        ({"videos": [b"x"]}, "it has videos, but a draft"),
         ({"documents": [{"text": "d"}]}, "the field documents cannot be used"),
         (
             {"chat_template_kwargs": {"enable_thinking": False}},

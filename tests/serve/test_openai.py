@@ -335,7 +335,7 @@ def test_unknown_fields_pass_only_with_what_the_server_does_anyway(
         ("enable_thinking", False, "chat_template_kwargs"),
         ("reasoning_effort", "none", "chat_template_kwargs"),
         ("guided_json", {"type": "object"}, "response_format"),
-        ("extra_body", {"top_k": 1}, "beside the other fields"),
+        ("extra_body", {"top_k": 1}, "among the other fields"),
         ("max_new_tokens", 5, "max_tokens"),
         ("system", "Be brief.", "messages"),
     ],

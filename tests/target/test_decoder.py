@@ -192,5 +192,5 @@ def test_layers_of_another_model_are_refused() -> None:
         config = tiny_config("opt")
         config.word_embed_proj_dim = 16
         DecoderStack(config, 1)
-    with pytest.raises(UserError, match="no draft layers"):
+    with pytest.raises(UserError, match="draft layers like the target's"):
         DecoderStack({"model_type": "nonesuch"}, 1)

@@ -261,7 +261,7 @@ def test_factors_of_another_number_are_refused(tmp_path: Path) -> None:
         writer.add_tensor("rope_freqs.weight", torch.full((HIDDEN // HEADS // 4,), 2.0).numpy())
 
     write_gguf(model_of("llama"), tmp_path / "x.gguf", add=add)
-    with pytest.raises(UserError, match="other rotary factors than one for each of 4 frequencies"):
+    with pytest.raises(UserError, match="does not have one rotary factor for each of 4 frequencies"):
         TargetModel.load(tmp_path / "x.gguf", dtype="float32")
 
 
@@ -303,7 +303,7 @@ def test_facts_of_finetuned_models_are_followed(
     ("llama", lambda w: w.add_float32("llama.a_new_fact", 0.5), "llama.a_new_fact = 0.5"),
     ("llama", lambda w: w.add_rope_dimension_count(4), "llama.rope.dimension_count = 4"),
     ("llama", lambda w: w.add_bool("llama.attention.causal", False), "llama.attention.causal = False"),
-    ("llama", lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE), "scaled in a way"),
+    ("llama", lambda w: w.add_rope_scaling_type(gguf.RopeScalingType.LONGROPE), "scaling of its rotary frequencies is not supported"),
     ("llama", lambda w: w.add_tensor("blk.0.attn_sinks.weight", torch.ones(4).numpy()), "blk.0.attn_sinks.weight"),
     ("qwen2", lambda w: w.add_tensor("output.bias", torch.ones(VOCAB).numpy()), "output.bias"),
 ])  # fmt: skip

@@ -192,7 +192,7 @@ def test_load_names_what_is_wrong_with_the_files(directory: Path) -> None:
     (directory / "tokenizer.json").unlink()
     file = directory / "model.safetensors"
     file.write_bytes(file.read_bytes()[:2000])
-    refuse(directory, "is damaged, or its download broke off")
+    refuse(directory, "is damaged or its download was interrupted")
     file.rename(directory / "pytorch_model.bin")
     refuse(directory, "pytorch_model.bin, a pickle")
     (directory / "pytorch_model.bin").unlink()
@@ -215,7 +215,7 @@ def test_load_refuses_missing_and_misshapen_weights(directory: Path) -> None:
     edit(directory, num_hidden_layers=3)
     refuse(directory, r"model\.layers\.2.*missing")
     edit(directory, num_hidden_layers=2, intermediate_size=40)
-    refuse(directory, "have not the shapes")
+    refuse(directory, "do not have the shapes")
 
 
 def test_load_names_tokens_that_are_none(directory: Path) -> None:

@@ -74,7 +74,7 @@ def test_parts_of_a_gguf_file_say_how_to_merge_them(tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", [4, 20, 300, 3000, -1])
 def test_gguf_files_that_broke_off_are_refused(file: Path, tmp_path: Path, length: int) -> None:
     (tmp_path / "x.gguf").write_bytes(file.read_bytes()[:length])
-    refused(tmp_path / "x.gguf", r"x\.gguf: it .*download broke off")
+    refused(tmp_path / "x.gguf", r"x\.gguf: it .*download was interrupted")
 
 
 def test_a_gguf_file_of_another_version_is_refused(file: Path, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_safetensors_that_broke_off_are_named(tmp_path: Path) -> None:
     content = weights.read_bytes()
     for broken in (content[:-100], content[:20], b"", b"<!DOCTYPE html><html>" * 20):
         weights.write_bytes(broken)
-        refused(tmp_path, r"model\.safetensors is damaged, or its download broke off; get it again")
+        refused(tmp_path, r"model\.safetensors is damaged or its download was interrupted; get it again")
 
 
 def test_missing_parts_of_the_weights_are_named(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_missing_parts_of_the_weights_are_named(tmp_path: Path) -> None:
     index.write_text(content[:50])
     refused(tmp_path, r"index\.json")
     index.unlink()
-    refused(tmp_path, rf"model\.safetensors\.index\.json is missing, which says what is in {first.name}")
+    refused(tmp_path, rf"model\.safetensors\.index\.json is missing, which lists the tensors of {first.name}")
 
 
 def test_weights_that_the_configuration_does_not_describe_are_named(tmp_path: Path) -> None:
@@ -173,7 +173,8 @@ def test_weights_that_the_configuration_does_not_describe_are_named(tmp_path: Pa
     layers = model.config.num_hidden_layers
     file.write_text(config.replace(f'"num_hidden_layers": {layers}', f'"num_hidden_layers": {layers - 1}'))
     refused(
-        tmp_path, rf"config\.json describes no model\.layers\.{layers - 1}\..* which its files hold \(9 such"
+        tmp_path,
+        rf"config\.json does not describe model\.layers\.{layers - 1}\..* which its files have \(9 such",
     )
     file.write_text(config)
     for name, known in (("model.layers.0.self_attn.q_proj.bias", False), ("v_head.summary.weight", True)):
@@ -181,14 +182,14 @@ def test_weights_that_the_configuration_does_not_describe_are_named(tmp_path: Pa
         if known:
             assert TargetModel.load(tmp_path).name == "llama"
         else:
-            refused(tmp_path, r"describes no model\.layers\.0\.self_attn\.q_proj\.bias")
+            refused(tmp_path, r"does not describe model\.layers\.0\.self_attn\.q_proj\.bias")
 
 
 def test_a_download_that_broke_off_and_a_draft_are_named(tmp_path: Path) -> None:
     tiny_model("llama", torch.float32).save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").rename(tmp_path / "model.safetensors.incomplete")
-    refused(tmp_path, "has no whole file of weights: its download broke off")
-    refused(assets.DRAFTS["recall"], "is a draft, and no target")
+    refused(tmp_path, "has no complete file of weights: its download was interrupted")
+    refused(assets.DRAFTS["recall"], "is a draft, not a target")
 
 
 def test_an_adapter_is_named_with_its_model(tmp_path: Path) -> None:

@@ -36,10 +36,16 @@ def test_refused_before_weights_are_loaded(config: PretrainedConfig, message: st
     ("config", "message"),
     [
         (hf.FalconConfig(**SMALL, alibi=True), "falcon .*token tree"),
-        (hf.BloomConfig(hidden_size=16, n_layer=2, n_head=2, vocab_size=32), "bloom has not one norm"),
+        (
+            hf.BloomConfig(hidden_size=16, n_layer=2, n_head=2, vocab_size=32),
+            "bloom: Clover needs exactly one norm",
+        ),
         (hf.MptConfig(d_model=16, n_layers=2, n_heads=2, vocab_size=32), "mpt .*token tree"),
         (hf.BertConfig(**SMALL, intermediate_size=32), "bert fills no key-value cache"),
-        (hf.BertConfig(**SMALL, intermediate_size=32, is_decoder=True), "bert has not one norm"),
+        (
+            hf.BertConfig(**SMALL, intermediate_size=32, is_decoder=True),
+            "bert: Clover needs exactly one norm",
+        ),
     ],
 )
 def test_refused_by_the_probe(config: PretrainedConfig, message: str) -> None:

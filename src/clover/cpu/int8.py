@@ -283,6 +283,6 @@ def _divergence(expected: Tensor, found: Tensor) -> float:
 def check_processor(device: torch.device) -> None:
     """Raise UserError if there are no exact products of int8 on a device."""
     if device.type != "cpu":
-        raise UserError("int8 weights are for a CPU; leave them out, or choose the device cpu")
+        raise UserError("int8 weights need a CPU; leave --weights out, or choose the device cpu")
     if not sums_are_exact():
         raise UserError("this processor's int8 products are not exact; leave int8 weights out")

@@ -1,4 +1,4 @@
-"""The target model: the only package that touches the inside of transformers' models."""
+"""The target model. Only this package uses the internals of transformers' models."""
 
 from clover.target.fingerprint import norms_fingerprint as norms_fingerprint
 from clover.target.fingerprint import tensors_fingerprint as tensors_fingerprint

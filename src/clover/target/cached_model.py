@@ -28,16 +28,16 @@ from clover.target.windows import Windows
 class CachedModel:
     """The frozen text decoder and lm_head of a model, unpatched, and their forward passes.
 
-    `TargetModel` adds what a look at the running model finds: the shape of the cache, the final norm and the windows.
+    `TargetModel` adds what only a run of the model shows: the shape of the cache, the final norm and the windows.
 
     Attributes:
         model: the model itself, which is never changed.
-        running: the model, or its exact copy, of which decoder and lm_head run.
-        weights: "int8" if weights and inputs of linear layers are rounded so, None if they run as they are.
-        copied: the copy that runs for the sake of exact bits; None without.
-        exact: whether the bits of a token depend on the text before it alone, as they do with most int8 targets.
-        inexact: why not, for an int8 target; "" for others.
-        base: the decoder without lm_head that runs: on a CPU a copy with faster layers over the same weights.
+        running: the model whose decoder and lm_head run: `model`, or its exact copy.
+        weights: "int8" if weights and inputs of linear layers are rounded to int8; None if they run as they are.
+        copied: the exact copy; None if there is none.
+        exact: whether the bits of a token depend only on the text before it, as with most int8 targets.
+        inexact: why an int8 target is not exact; otherwise "".
+        base: the decoder that runs, without lm_head. On a CPU it is a copy with faster layers over the same weights.
         head: the lm_head, from hidden states after the final norm to logits.
         windows: the attention windows that masks must respect.
         cache_argument: the name by which the decoder's forward takes its cache.
@@ -65,7 +65,7 @@ class CachedModel:
         head: Any = model.get_output_embeddings()
         if head is None or self._parts(model)[0] is model:
             raise UserError(
-                f"{self.name} ({type(model).__name__}) is no causal language model with an lm_head"
+                f"{self.name} ({type(model).__name__}) is not a causal language model with an lm_head"
             )
         if head.weight.is_meta:
             raise UserError(
@@ -87,7 +87,7 @@ class CachedModel:
         self._copies: dict[Tensor, Tensor] = {}
 
     def _exact_copy(self, wanted: bool, kept_name: str | None) -> ExactModel | None:
-        """Return the copy of the model that runs with int8 weights, or where exact bits are wanted."""
+        """Return the copy of the model that runs if weights are int8 or exact bits are `wanted`; otherwise None."""
         if self.weights is None:
             return fixed_rows_copy(self.model, self._parts) if wanted else None
         keep = None if kept_name is None else partial(find_or_make, kept_name)
@@ -118,12 +118,12 @@ class CachedModel:
 
     @property
     def lm_head_weight(self) -> Tensor:
-        """Return the frozen weights [V, H] of the lm_head; a copy if they are quantised."""
+        """Return the frozen weights [V, H] of the lm_head; quantised ones are dequantised."""
         return self._plain(self.head.linear.weight)
 
     @property
     def embedding_weight(self) -> Tensor:
-        """Return the frozen embeddings [V, H], not scaled, even if the model scales them; a copy if quantised."""
+        """Return the frozen embeddings [V, H], without the model's scale; quantised ones are dequantised."""
         return self._plain(self.model.get_input_embeddings().weight)
 
     @property
@@ -148,12 +148,12 @@ class CachedModel:
 
     @property
     def longest_run(self) -> int:
-        """Return the largest number of tokens of one text, new tokens included; no draft token lies beyond."""
+        """Return the most tokens of one text, new tokens and draft tokens included."""
         return self._limit[0]
 
     @property
     def run_limit(self) -> str:
-        """Return what sets `longest_run`, such as "context", for error messages."""
+        """Return the cause of the limit `longest_run`, such as "context", for error messages."""
         return self._limit[1]
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
@@ -170,7 +170,7 @@ class CachedModel:
         mask: Tensor | None = None,
         hidden_state: str = "post_norm",
     ) -> HiddenStates:
-        """Run new tokens on top of a cache, after ``cache.begin(N)``; the caller keeps or commits them afterwards.
+        """Run new tokens on top of a cache. The caller calls ``cache.begin(N)`` before, and keeps or commits after.
 
         Args:
             tokens: Long [B, N].
@@ -189,12 +189,12 @@ class CachedModel:
         )
 
     def taps(self, hidden_state: str) -> Taps:
-        """Return what reads hidden states of a kind (one of `HIDDEN_STATES`) during a forward pass."""
+        """Return the taps that read hidden states of a kind (one of `HIDDEN_STATES`) during a forward pass."""
         return Taps(self._readers[hidden_state])
 
     @torch.no_grad()
     def train_forward(self, tokens: Tensor, hidden_state: str = "post_norm") -> HiddenStates:
-        """Return the hidden states of whole texts, Long [B, T], padded on the right by any token; no cache is used."""
+        """Return the hidden states of whole texts, Long [B, T], without a cache; any token may pad on the right."""
         return self._run(hidden_state, input_ids=tokens, use_cache=False)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -202,7 +202,7 @@ class CachedModel:
         return self.head(hidden)
 
     def _plain(self, weight: Any) -> Tensor:
-        """Return a weight as a plain tensor: of a quantised one the copy that was made first."""
+        """Return a weight as a plain tensor; a quantised weight is dequantised once."""
         if is_plain(weight) or not hasattr(weight, "__tensor_flatten__"):
             return weight
         if weight not in self._copies:
@@ -219,7 +219,7 @@ class CachedModel:
 
     @cached_property
     def _readers(self) -> dict[str, list[nn.Module]]:
-        """Return for each kind of hidden states the modules that read them; three layers as in EAGLE-3 (2503.01840)."""
+        """Map each kind of hidden states to the modules that read them; three layers as in EAGLE-3 (2503.01840)."""
         middle = self.num_layers // 2
         three = (min(2, middle), middle, max(self.num_layers - 3, middle))
         layers = [self.layers[index] for index in three]
@@ -227,12 +227,12 @@ class CachedModel:
 
 
 def _check_class(model: Any) -> None:
-    """Raise UserError for a wrapper around a model, and for weights that no pass can be repeated with."""
+    """Raise UserError for a wrapper around a model, and for weights whose passes cannot be repeated."""
     kind = type(model).__name__
     if not isinstance(model, PreTrainedModel):
         raise UserError(
-            f"{kind} is no model of transformers but around one; give the model itself, such as the get_base_model() "
-            "of a PeftModel with LoRA"
+            f"{kind} is not a model of transformers but wraps one; give the model itself, such as the "
+            "get_base_model() of a PeftModel with LoRA"
         )
     for name, module in model.named_modules():
         if type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):

@@ -1,4 +1,4 @@
-"""Which layers of a target with int8 weights read outliers, found by running a short text when it is loaded."""
+"""Find the layers of an int8 target whose inputs have outliers, by running a short text when it is loaded."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from clover.target.loading import FAILURES
 from clover.target.support import longest_run
 from clover.target.weight_cache import find_or_make
 
-# Another version makes all kept calibrations new; raise it when what decides changes, here or in `refine`.
+# Raise it when the result can change, here or in `refine`: stored calibrations are then made again.
 _VERSION = 1
 _MOST = 256  # tokens
-_FINE = "fine"  # the name of what is kept
+_FINE = "fine"  # the name of the stored tensor
 _TEXT = '''\
 The river had been low all summer, and nobody in the village could say when it would rise. "We'll wait," said Mara, 38,
 and closed the shop at 5:30 p.m.; her brother counted $1,204.75 twice. Why had he come back after so many years?
@@ -41,10 +41,10 @@ Der Zug kam zu spät, weil es geschneit hatte. <p class="note">See <a href="inde
 
 @torch.inference_mode()
 def calibrate(target: CachedModel, rounded: ExactModel, tokenizer: Any, name: str | None = None) -> None:
-    """Let layers whose inputs have outliers round them to fifteen bits, by what a text of at most 256 tokens shows.
+    """Let layers whose inputs have outliers round them to fifteen bits; a text of at most 256 tokens shows which.
 
-    Without a tokenizer the text is tokens from all over the vocabulary. With the `name` of the rounded weights in the
-    weight cache, it is kept there, too, which layers these are.
+    Without a tokenizer the text is evenly spaced tokens of the vocabulary. With the `name` of the rounded weights in
+    the weight cache, the result is stored there, too.
     """
     most = min(_MOST, longest_run(target.config, inside_windows=True)[0])
     tokens, products = _tokens(target, tokenizer)[:most], rounded.products
@@ -67,7 +67,7 @@ def calibrate(target: CachedModel, rounded: ExactModel, tokenizer: Any, name: st
 
 
 def _key(name: str, tokens: Tensor) -> str:
-    """Return the name of the entry: what the result depends on, the instructions of single operators among it."""
+    """Return the name of the entry, a hash of all that the result depends on, such as the processor's instructions."""
     facts = [_VERSION, THRESHOLDS, name, tokens.tolist(), torch.backends.cpu.get_cpu_capability()]
     return f"calibration-{blake2b(json.dumps(facts).encode(), digest_size=12).hexdigest()}"
 

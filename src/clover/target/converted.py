@@ -1,4 +1,4 @@
-"""Safetensors weights in a wider dtype than their files', kept in the weight cache under the names in the files."""
+"""Store safetensors weights in the weight cache, in a wider dtype than that of their files."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,17 +15,17 @@ from clover.target.source import Source, files_of_index
 
 _FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-# Settings of models that need more of the loader than weights: code, scales, and parts that stay in float32.
+# Settings of models for which the loader must do more than read weights.
 _SPECIAL = ("auto_map", "quantization_config")
 
 
 def converted(
     directory: Path | None, config: PretrainedConfig, dtype: torch.dtype
 ) -> dict[str, Tensor] | None:
-    """Return all weights in `dtype`, mapped; None where the files can be mapped as they are, or are small.
+    """Return all weights in `dtype`, mapped; None if the files can be mapped as they are, or are small.
 
-    Weights that are converted while they load would lie in the memory of the process. Only widening is done, which is
-    exact: parts of a model may need the weights that are narrowed as they are.
+    Weights that are converted while they load would take the process's own memory. Weights are only widened, which is
+    exact; they are not narrowed, because parts of a model may need the wider ones.
     """
     if directory is None or any(getattr(config, name, None) for name in _SPECIAL):
         return None
@@ -50,10 +50,9 @@ def converted(
 
 
 def kept_name(source: Source, config: PretrainedConfig, kind: str) -> str | None:
-    """Return the name in the weight cache of what is made of all weights of a source, such as of their int8 weights.
+    """Return the weight cache's name for something made from all weights of a source, such as int8 weights.
 
-    `kind` says of what kind that is. None for models on the hub, for those that need more than weights, and for small
-    ones.
+    `kind` says what is made. None for models on the hub, for models that need more than weights, and for small models.
     """
     directory, files = source.directory, list[Path]()
     if source.gguf is not None:
@@ -67,14 +66,14 @@ def kept_name(source: Source, config: PretrainedConfig, kind: str) -> str | None
 
 
 def _files(directory: Path) -> list[Path]:
-    """Return the files that transformers reads: one, or those of the index."""
+    """Return the files that transformers reads: a single file, or those of the index."""
     if (directory / _FILE).is_file() or not (directory / _INDEX).is_file():
         return [file for file in [directory / _FILE] if file.is_file()]
     return [directory / name for name in files_of_index(directory / _INDEX)]
 
 
 def _as_kept(stored: Any, dtype: torch.dtype) -> Tensor:
-    """Return a tensor without memory, of the shape of a stored one, and in `dtype` unless it holds whole numbers."""
+    """Return a tensor on "meta" with the shape of a stored one; its dtype is `dtype`, unless that holds integers."""
     kinds = {kind: one for one, kind in weight_cache.DTYPES.items()}
     kind = dtype if stored.get_dtype() in _FLOATS else kinds[stored.get_dtype()]
     return torch.empty(stored.get_shape(), dtype=kind, device="meta")

@@ -30,8 +30,8 @@ from clover.target.support import UNLIMITED, attention_of, longest_run, model_ty
 class DecoderStack(nn.Module):
     """Decoder layers of the target's class and its final norm, with fresh weights and without dropout.
 
-    All layers are of the kind of the target's last layer, without its window. Learned position tables start at zero:
-    the hidden states of a target have taken positions in already. UserError if the target's class has no such stack.
+    All layers are like the target's last layer, but without its window. Learned position tables start at zero, because
+    a target's hidden states already contain positions. UserError if the target's class has no such stack.
     `target_config` may be its ``to_dict()``.
     """
 
@@ -39,11 +39,11 @@ class DecoderStack(nn.Module):
         super().__init__()
         try:
             config = short_config(target_config, num_layers)
-            set_windows(config, UNLIMITED)  # masks of a draft's tree cut none
+            set_windows(config, UNLIMITED)  # because the masks of a draft's tree do not cut windows
             self.stack: Any = AutoModel.from_config(config, attn_implementation=attention_of(config))
             self.stack.set_input_embeddings(None)
         except (ValueError, KeyError, TypeError, NotImplementedError) as error:
-            raise UserError(f"no draft layers can be built like the target's: {one_line(error)}") from error
+            raise UserError(f"draft layers like the target's cannot be built: {one_line(error)}") from error
         if getattr(config, "word_embed_proj_dim", config.hidden_size) != config.hidden_size:
             raise UserError(f"{model_type(config)} has embeddings of another width, which no draft supports")
         self.num_layers = num_layers
@@ -68,7 +68,7 @@ class DecoderStack(nn.Module):
 
     @property
     def input_scale(self) -> float:
-        """Return the factor by which the base model scales its inputs, measured with zeros and ones; 1 for most."""
+        """Return the factor by which the base model scales its inputs, measured with zeros and ones; usually 1."""
         if self._input_scale is None:
             taps = Taps(self.layers[:1])
             with taps.active():
@@ -86,9 +86,9 @@ class DecoderStack(nn.Module):
     ) -> Tensor:
         """Run the layers and the final norm: [B, N, H] to [B, N, H].
 
-        The first layer sees the inputs as they are, also where the target scales embeddings. Without positions, Long
-        [B, N], they are those of plain text. With a cache, on which the caller has called ``begin(N)``, the mask is
-        Bool [B, 1, N, S']; without one, as in training, padding on the right needs no mask.
+        The first layer reads the inputs without a scale, even if the target scales embeddings. `positions`, Long
+        [B, N], default to those of plain text. With a cache, on which the caller has called ``begin(N)``, the mask is
+        Bool [B, 1, N, S']. Without a cache, as in training, padding on the right needs no mask.
         """
         rows, added = inputs.shape[:2]
         if self.input_scale != 1.0:
@@ -98,7 +98,7 @@ class DecoderStack(nn.Module):
             positions = whole if cache is None else cache.positions(added)
         output = self.stack(
             inputs_embeds=inputs,
-            # padding of a row that is near the end of the context would pass it
+            # the padding of a row near the end of the context would exceed it
             position_ids=positions.clamp(max=self._last_position),
             attention_mask=None if cache is None else sdpa_mask(mask, added, cache, inputs.dtype),
             use_cache=cache is not None,
@@ -113,7 +113,7 @@ class DecoderStack(nn.Module):
         return KVCache.new(self._kv_shape, batch_size, capacity, next(self.layers.parameters()))
 
     def take_final_norm(self) -> nn.Module:
-        """Remove and return the final norm: from then on the output is that of the last layer."""
+        """Remove and return the final norm; then the output is that of the last layer."""
         owner, name = place_of_final_norm(self.stack, self.layers, type(self.stack).__name__)
         norm = getattr(owner, name)
         setattr(owner, name, nn.Identity())
@@ -127,23 +127,23 @@ class DecoderStack(nn.Module):
             setattr(first, name, nn.Identity())
 
     def copy_last_layer(self, target: TargetWeights) -> None:
-        """Copy the target's last layer to every layer; UserError if the layers are built for another model."""
+        """Copy the weights of the target's last layer to every layer; UserError if they do not fit."""
         last = target.last_layer.state_dict()
         try:
             for layer in self.layers:
                 layer.load_state_dict({name: last[name] for name in layer.state_dict()})
         except (KeyError, RuntimeError) as error:
-            raise UserError(f"the draft's layers are not {target.name}'s: {one_line(error)}") from error
+            raise UserError(f"the draft's layers do not fit {target.name}: {one_line(error)}") from error
 
     def keep_half(self, half: str) -> None:
-        """Keep only the "attention" or the "mlp" of every layer and its norm; UserError unless built as LLaMA's."""
+        """Keep only the "attention" or the "mlp" of every layer, with its norm; UserError unless built like LLaMA's."""
         for layer in self.layers:
             norms = {name for name, part in layer.named_children() if is_norm(part)}
             attention = "self_attn" if hasattr(layer, "self_attn") else "attention"
             alike = norms == {"input_layernorm", "post_attention_layernorm"}
             if not (alike and hasattr(layer, attention) and hasattr(layer, "mlp")):
                 raise UserError(
-                    f"{type(layer).__name__} is not made as LLaMA's layers are, so a draft cannot use half of it; "
+                    f"{type(layer).__name__} is not built like LLaMA's layers, so a draft cannot use half of it; "
                     "use the whole block"
                 )
             if half == "attention":
@@ -154,7 +154,7 @@ class DecoderStack(nn.Module):
 
     @torch.no_grad()
     def _probe(self, value: float, **options: Any) -> Any:
-        """Return the output of the stack for one token whose every input is ``value``."""
+        """Return the output of the stack for one token, with ``value`` as every input."""
         weight = next(self.layers.parameters())
         inputs = torch.full(
             (1, 1, self.stack.config.hidden_size), value, dtype=weight.dtype, device=weight.device
@@ -173,7 +173,7 @@ class _Nothing(nn.Module):
 
     def __init__(self, *others: None):
         super().__init__()
-        self.others = others  # further values that attention layers of transformers return
+        self.others = others  # because transformers' attention layers return more than one value
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         zeros = torch.zeros_like(hidden_states)
@@ -181,9 +181,9 @@ class _Nothing(nn.Module):
 
 
 def input_norm(layer: nn.Module) -> str | None:
-    """Return the name of the norm that a decoder layer puts before its attention and before nothing else.
+    """Return the name of the norm that a decoder layer applies to the input of its attention only.
 
-    None for layers that norm the outputs of their parts (OLMo-2), or read one norm in both (Phi, Cohere).
+    None for layers that norm the outputs of their parts (OLMo-2), or have one norm for both parts (Phi, Cohere).
     """
     norms = [name for name, child in layer.named_children() if is_norm(child)]
     return norms[0] if len(norms) > 1 and not norms[0].startswith("post") else None

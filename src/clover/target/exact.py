@@ -1,4 +1,4 @@
-"""Whether an exact target gives a token the same bits however it is computed: tried on a few tokens."""
+"""Check on a few tokens that an exact target gives a token the same bits, however many are computed together."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from clover.target.probe import PATH, TEXT, PlainRun, run_tree
 
 
 def why_inexact(target: CachedModel, plain: PlainRun) -> str | None:
-    """Return None if the tokens of a path have the same bits as plain text, one by one and in a tree; else why not."""
+    """Return why tokens have other bits in a tree, or one by one, than in plain text; None if they have the same."""
     if not functions_are_alike():
-        return "this processor's exponentials depend on their place"
+        return "this processor computes exponentials differently at different places of a tensor"
     if target.copied is not None and target.copied.left:
-        return f"{next(iter(target.copied.left))} is no linear layer and stays as it is"
+        return f"{next(iter(target.copied.left))} is not a linear layer and stays as it is"
     if target.copied is not None and (uneven := target.copied.why_uneven()):
         return uneven
     with _outputs(target.layers) as layers:
@@ -35,12 +35,12 @@ def why_inexact(target: CachedModel, plain: PlainRun) -> str | None:
             return f"layer {index} rounds differently with another number of tokens"
     hidden = plain.hidden[:, TEXT:], tree.hidden[:, PATH], alone[:, TEXT:length]
     if not _equal(*hidden) or not _equal(*map(target.logits, hidden), plain.logits[:, TEXT:]):
-        return "what follows the layers rounds differently with another number of tokens"
+        return "the norm or lm_head after the layers rounds differently with another number of tokens"
     return None
 
 
 def _one_by_one(target: CachedModel, tokens: Tensor) -> Tensor:
-    """Return the hidden states [1, T, H] of tokens Long [1, T]: those of a text, whole, and then one after another."""
+    """Return the hidden states [1, T, H] of tokens Long [1, T]; those after the text run one by one."""
     cache, found = target.new_cache(1, 1), []
     for part in (tokens[:, :TEXT], *tokens[:, TEXT:].split(1, dim=1)):
         count = part.shape[1]
@@ -56,7 +56,7 @@ def _equal(first: Tensor, *others: Tensor) -> bool:
 
 @contextmanager
 def _outputs(layers: nn.ModuleList) -> Iterator[list[Tensor]]:
-    """Collect the outputs of layers in the order in which they run, inside a ``with`` block."""
+    """Collect the outputs of layers, in the order of their runs, inside a ``with`` block."""
     found: list[Tensor] = []
 
     def collect(_: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> None:

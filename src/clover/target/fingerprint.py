@@ -1,4 +1,4 @@
-"""Fingerprints of a target's weights, so that files made with one target are not used with another."""
+"""Compute fingerprints of a target's weights, so that files made with one target are not used with another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from clover.cpu import plain_parts
 from clover.target.protocol import TargetWeights
 
-_SAMPLED = 4096  # weights of each tensor, at most twice as many
+_SAMPLED = 4096  # at least so many weights of each large tensor are hashed, and less than twice as many
 _TEXT = (
     "Fünf naïve “quotes”: 12345 + 0x1F\n\n\tdef f(x_1):\n        return {'a': [1.5e-3]}"
     "  # 你好 Привет 🙂\r\n   end \n"
@@ -23,8 +23,8 @@ _TEXT = (
 def weights_fingerprint(target: TargetWeights) -> str:
     """Return a hash (32 hexadecimal digits) of the configuration and of evenly spaced weights as bfloat16.
 
-    It is the same in every dtype but float16, since weights that were rounded twice may differ; int8 weights give
-    another one, since they write other texts and states.
+    It is the same in every dtype but float16, because weights that were rounded twice may differ. It is another one
+    for int8 weights, because their texts and states differ.
     """
     left_out = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
     config = {key: value for key, value in target.config.to_dict().items() if key not in left_out}
@@ -33,15 +33,15 @@ def weights_fingerprint(target: TargetWeights) -> str:
 
 
 def tensors_fingerprint(target: TargetWeights) -> str | None:
-    """Return a hash of the weights alone, since versions of transformers may describe a model differently.
+    """Return a hash of the weights only, because versions of transformers may describe a model differently.
 
-    None for a float16 target, whose weights cannot be compared with those of another dtype.
+    None for a float16 target, because its weights cannot be compared with those of another dtype.
     """
     return None if target.dtype == torch.float16 else _hash(target, _as_bfloat16)
 
 
 def norms_fingerprint(target: TargetWeights) -> str:
-    """Return a hash of the norms and biases, which most quantizations leave as they are.
+    """Return a hash of the norms and biases, which most quantizations leave unchanged.
 
     It is the same in every dtype for weights that were published in bfloat16, as most are.
     """
@@ -65,7 +65,7 @@ def _as_bfloat16(weights: Tensor) -> Tensor:
 def _hash(
     target: TargetWeights, view: Callable[[Tensor], Tensor], before: str = "", vectors_only: bool = False
 ) -> str:
-    """Return a hash of `before`, and of names, shapes and some weights of each tensor, as `view` converts them."""
+    """Return a hash of `before` and of each tensor's name, shape and some weights, converted by `view`."""
     content = hashlib.blake2b(before.encode(), digest_size=16)
     for name, tensor in target.state_dict().items():
         if vectors_only and tensor.dim() != 1:

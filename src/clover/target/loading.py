@@ -1,4 +1,4 @@
-"""From a directory or a hub name to weights and a tokenizer, with one clear line for whatever goes wrong."""
+"""Load weights and a tokenizer from a directory or a hub name, with one clear line for every failure."""
 
 import re
 import struct
@@ -22,7 +22,7 @@ from clover.target.source import Source
 from clover.target.support import attention_of, auto_class, check_config
 from clover.validation import read_json
 
-_MOST = {"layer": 1_000, "head": 100_000, "size": 100_000_000}  # of numbers whose names hold these words
+_MOST = {"layer": 1_000, "head": 100_000, "size": 100_000_000}  # largest numbers, by a word in their names
 _DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 _DTYPES |= {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _TOKENIZER_FILES = (
@@ -33,9 +33,9 @@ _TOKENIZER_FILES = (
     "spiece.model",
 )
 _TIMED_ROWS, _TIMED_RUNS = 512, 7
-# A run of `_LONG` seconds is not dominated by its start; a dtype that needs `_CLEARLY` times as long is then slower.
+# The start does not dominate a run of `_LONG` seconds. Then a dtype that takes `_CLEARLY` times as long is slower.
 _LONG, _CLEARLY = 0.25, 1.5
-# Hidden size below which bfloat16 gained nothing: 1 M parameters of size 128 took 393 steps in the time of 435.
+# Below this hidden size bfloat16 is slower: 393 steps in the time of 435, with 1 M parameters of hidden size 128.
 _SMALL = 256
 FAILURES = (
     *(OSError, ValueError, RuntimeError, KeyError, TypeError, IndexError, ImportError, AttributeError),
@@ -57,13 +57,13 @@ def resolve_device(device: str | torch.device | None) -> torch.device:
 
 
 def check_device(device: torch.device) -> None:
-    """Raise UserError for a device other than CPU and GPU; Apple's mps lacks float64, in which tokens are chosen."""
+    """Raise UserError for other devices than CPU and GPU. Apple's mps lacks float64, in which tokens are chosen."""
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"device {str(device)!r} is not supported; use cpu or cuda")
 
 
 def resolve_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
-    """Return the requested dtype, by default float32 on a CPU, where output is exact, and bfloat16 elsewhere."""
+    """Return the requested dtype. The default is float32 on a CPU, where output is exact, and bfloat16 elsewhere."""
     if dtype is None:
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     resolved = _DTYPES.get(dtype) if isinstance(dtype, str) else dtype
@@ -73,18 +73,18 @@ def resolve_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torc
 
 
 def check_weights(weights: str | None, device: torch.device) -> str | None:
-    """Return how weights are to run: "int8", or None for as they are; UserError if they cannot."""
+    """Return the requested kind of weights: "int8", or None for as they are; UserError if they cannot run here."""
     if weights not in (None, INT8):
-        raise UserError(f"unknown weights {str(weights)!r}; use {INT8}, or leave them out")
+        raise UserError(f"unknown weights {str(weights)!r}; use {INT8}, or leave --weights out")
     if weights is not None:
         check_processor(device)
     return weights
 
 
 def check_exact(exact: bool, device: torch.device) -> None:
-    """Raise UserError if exact texts are wanted on another device than a CPU."""
+    """Raise UserError if exact texts are requested on another device than a CPU."""
     if exact and device.type != "cpu":
-        raise UserError("exact texts are for a CPU; leave --exact out, or choose the device cpu")
+        raise UserError("exact texts need a CPU; leave --exact out, or choose the device cpu")
 
 
 def _multiplying_seconds(rows: torch.Tensor, weight: torch.Tensor) -> float:
@@ -101,8 +101,8 @@ def fastest_dtype(
 ) -> torch.dtype:
     """Return bfloat16 or float32, whichever multiplies matrices of this size faster here; bfloat16 on a GPU.
 
-    Small models spend their time between the products, where casts make bfloat16 the slower dtype. For large models one
-    run of each dtype is enough where the two clearly differ: without instructions for bfloat16 a run takes seconds.
+    Small models spend their time between the products, where casts make bfloat16 slower. For large models one run of
+    each dtype is enough if the two clearly differ: a run takes seconds on a processor without bfloat16 instructions.
     """
     if device.type != "cpu":
         return torch.bfloat16
@@ -138,13 +138,13 @@ def load_config(source: Source, trust_remote_code: bool) -> hf.PretrainedConfig:
             ) from error
         raise _failure(source, error) from error
     if directory and (directory / "generation_config.json").is_file():
-        read_json(directory / "generation_config.json")  # transformers would pass over a broken one
+        read_json(directory / "generation_config.json")  # because transformers ignores a broken one
     check_config(config)
     return config
 
 
 def _check_sizes(file: Path) -> None:
-    """Refuse absurd numbers before a model of that size is built, which would take minutes without a message."""
+    """Raise UserError for absurd sizes. To build such a model would take minutes without a message."""
     content = read_json(file)
     parts = [content, *content.values()]
     for name, value in (field for part in parts if isinstance(part, dict) for field in part.items()):
@@ -163,7 +163,7 @@ def load_model(
 ) -> hf.PreTrainedModel:
     """Read safetensors weights (never pickles) into the unpatched model; UserError if any is missing or broken.
 
-    With `weight_cache`, weights that must be converted are kept in the user's cache, and mapped as others are.
+    With `weight_cache`, converted weights are stored in the user's cache and mapped from there.
     """
     if source.directory:
         _refuse_pickles(source.directory)
@@ -187,7 +187,7 @@ def load_model(
         missing = sorted(report["missing_keys"])
         if missing:
             raise UserError(
-                f"target model {source.name}: its files hold no {missing[0]} ({len(missing)} missing)"
+                f"target model {source.name}: its files have no {missing[0]} ({len(missing)} missing)"
             )
         _refuse_left_over(source, model, sorted(report["unexpected_keys"]))
         if kept is not None:
@@ -200,23 +200,23 @@ def load_model(
     except FAILURES as error:
         if "ignore_mismatched_sizes" in str(error):
             raise UserError(
-                f"target model {source.name}: its weights have not the shapes of config.json"
+                f"target model {source.name}: its weights do not have the shapes of config.json"
             ) from error
         raise _failure(source, error) from error
 
 
 def _refuse_left_over(source: Source, model: hf.PreTrainedModel, names: list[str]) -> None:
-    """Raise UserError if the files hold more of the model's layers than config.json describes: another model would run.
+    """Raise UserError if the files have tensors of layers that config.json does not describe: another model would run.
 
-    What lies beside the layers, such as the head of a reward model or layers for several tokens, changes no logits.
+    Other tensors, such as the head of a reward model or layers for several tokens, do not change logits.
     """
     known = {name for name, _ in model.named_modules()}
     for name in names:
         module, layer = name.rpartition(".")[0], re.match(r"(.*\.)\d+\.", name)
         if module in known or (layer is not None and f"{layer[1]}0" in known):
             raise UserError(
-                f"target model {source.name}: config.json describes no {name}, which its files hold ({len(names)} such "
-                "tensors); it is not the configuration of these weights"
+                f"target model {source.name}: config.json does not describe {name}, which its files have ({len(names)} "
+                "such tensors); it is not the configuration of these weights"
             )
 
 
@@ -231,7 +231,7 @@ def load_tokenizer(source: Source, trust_remote_code: bool) -> hf.PreTrainedToke
         return hf.AutoTokenizer.from_pretrained(source.place, trust_remote_code=trust_remote_code)
     except UserError:
         raise
-    except BaseException as error:  # on broken files the tokenizers library raises Exception, or it panics
+    except BaseException as error:  # on broken files the tokenizers library raises Exception or panics
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
         if isinstance(error, OSError) and not Path(source.place).is_dir():
@@ -244,7 +244,7 @@ def _failure(source: Source, error: BaseException) -> UserError:
         try:
             safe_open(file, "pt").__enter__()
         except (SafetensorError, OSError, UnicodeDecodeError):
-            return UserError(f"target model {file} is damaged, or its download broke off; get it again")
+            return UserError(f"target model {file} is damaged or its download was interrupted; get it again")
     return UserError(f"target model {source.name} cannot be loaded: {one_line(error)}")
 
 

@@ -35,13 +35,15 @@ from clover.target.windows import Windows
 class TargetModel(CachedModel):
     """A target (`clover.target.protocol.TargetWeights`) that runs an unpatched causal language model of transformers.
 
-    The model is an ``AutoModelForCausalLM``, or one for images and text, of which only the text decoder runs. It must
-    use SDPA attention, or eager attention if its class has no SDPA. It is set to evaluation mode and its weights are
-    frozen. A tokenizer is needed for text, not for tokens. A run of a few tokens finds out how the model is built;
-    UserError if it cannot verify token trees without loss. With the weights "int8" a copy of it runs whose linear
-    layers are products of int8; its own weights stay as they are. With `kept_name` the int8 weights are kept under this
-    name in the weight cache, and so is what their calibration found. With `exact` a copy runs in which tokens have the
-    same bits however many are computed together; UserError if they have not.
+    The model is an ``AutoModelForCausalLM``, or one for images and text, whose text decoder alone runs. It must use
+    SDPA attention, or eager attention if its class has no SDPA. It is set to evaluation mode and its weights are
+    frozen. A run of a few tokens shows how it is built; UserError if it cannot verify token trees without loss.
+
+    Args:
+        tokenizer: needed for text, not for tokens.
+        weights: with "int8" a copy of the model runs, whose linear layers are products of int8.
+        kept_name: the name of the int8 weights, and of their calibration, in the weight cache; None to store neither.
+        exact: run a copy in which tokens have the same bits however many run together; UserError if that fails.
     """
 
     def __init__(
@@ -71,14 +73,14 @@ class TargetModel(CachedModel):
         self._limit = support.longest_run(self.config, inside_windows=not self.windows.sizes)
 
     def _why_inexact(self) -> str | None:
-        """Return why the bits of tokens depend on more than their text; None if they do not."""
+        """Return why the bits of tokens depend on more than their text; None if they depend only on that."""
         try:
             return why_inexact(self, self._look())
         except (UserError, *loading.FAILURES) as error:
             return one_line(error)
 
     def _look(self) -> PlainRun:
-        """Find out how the model is built, by a run of a few tokens, and check that token trees run right."""
+        """Run a few tokens to find out how the model is built, and to check that token trees run right."""
         plain = run_plainly(self)
         self.kv_shape = kv_shape(plain.cache, self.config)
         owner, name = place_of_final_norm(self.base, self.layers, self.name)
@@ -104,15 +106,15 @@ class TargetModel(CachedModel):
         UserError if files are missing or broken, or the model, dtype or device cannot be used.
 
         Args:
-            dtype: such as ``bfloat16``; default float32 on a CPU, bfloat16 on a GPU. ``fastest`` measures the two.
+            dtype: such as ``bfloat16``; default float32 on a CPU, bfloat16 on a GPU. ``fastest`` measures both.
             device: such as ``cuda:0``; default the GPU if there is one.
             trust_remote_code: run Python code that comes with the model.
-            weights: ``int8`` rounds weights and inputs of linear layers to int8, on a CPU; the dtype that is left out
-                is then bfloat16.
-            weight_cache: keep weights that must be converted (`clover.target.weight_cache`), and map them from then on;
-                int8 weights and their calibration, too.
-            exact: let the bits of a token depend on the text before it alone, on a CPU (docs/lossless.md); UserError if
-                that does not hold for this model and processor.
+            weights: ``int8`` rounds weights and inputs of linear layers to int8, on a CPU. The default dtype is then
+                bfloat16.
+            weight_cache: store converted weights, int8 weights and their calibration (`clover.target.weight_cache`),
+                and map them from then on.
+            exact: let the bits of a token depend only on the text before it, on a CPU (docs/lossless.md). UserError if
+                this model and processor cannot.
         """
         device = loading.resolve_device(device)
         loading.check_exact(exact, device)
@@ -140,9 +142,9 @@ class TargetModel(CachedModel):
         return self.layers[-1]
 
     def described_config(self) -> dict[str, Any]:
-        """Return the configuration as a draft stores it: the model's class included, its location left out."""
+        """Return the configuration that a draft stores: with the model's class, without its location."""
         described = {key: value for key, value in self.config.to_dict().items() if key != "_name_or_path"}
-        if self.config is self.model.config:  # a model that was never saved does not name its class
+        if self.config is self.model.config:  # the configuration of an unsaved model does not name the class
             described["architectures"] = described.get("architectures") or [type(self.model).__name__]
         return described
 
@@ -152,7 +154,7 @@ class TargetModel(CachedModel):
 
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
-        """Return the tokens that end a text, from the generation configuration and the configuration; may be empty."""
+        """Return the tokens that end a text, from both the generation configuration and the configuration."""
         generation = getattr(self.model, "generation_config", None)
         configs = (generation, self.model.config, self.config)
         return tuple(dict.fromkeys(token for config in configs for token in support.eos_tokens(config)))

@@ -1,7 +1,7 @@
-"""A look at a new target model on eight tokens: what it is made of, and whether a token tree runs right on it.
+"""Probe a new target model with a few tokens: find its parts, and check that token trees run right on it.
 
-Families that ignore explicit positions or a 4-D mask do not fail, they give other numbers. So the probe runs a small
-tree and compares the node at the end of its last branch with the same text run plainly by the model itself.
+Models that ignore explicit positions or a 4-D mask do not fail; they compute other numbers. So the probe runs a small
+tree and compares its last branch with the same text, run plainly by the model itself.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _TOLERANCE = {torch.float64: 1e-8, torch.float32: 2e-3, torch.float16: 0.03, tor
 
 @dataclass(frozen=True)
 class PlainRun:
-    """One plain run: nine tokens Long [1, 9], four of text and five of a tree, and the cache that the model filled.
+    """One plain run of the model, and the cache that it filled.
 
-    `text` is Long [1, 7], the text and the path 0, 3, 4 through the tree; `hidden` and `logits` are its [1, 7, H] and
-    [1, 7, V].
+    `tokens` Long [1, 9]: four of text and five of a tree. `text` Long [1, 7]: the text and the path 0, 3, 4 through the
+    tree; `hidden` [1, 7, H] and `logits` [1, 7, V] belong to it.
     """
 
     tokens: Tensor
@@ -72,16 +72,16 @@ def _why_not_finite(target: CachedModel) -> str:
     weights = target.model.state_dict().items()
     damaged = next((name for name, weight in weights if bool(weight.isnan().any())), None)
     if damaged is not None:
-        return f"its weight {damaged} has values that are none (NaN); the file is damaged"
+        return f"its weight {damaged} has NaN values; the file is damaged"
     if target.dtype == torch.float16:
-        return "float16 ends at 65,504; choose the dtype bfloat16 or float32 (--dtype bfloat16)"
+        return "the largest float16 is 65,504; choose the dtype bfloat16 or float32 (--dtype bfloat16)"
     if endless := next((name for name, weight in weights if bool(weight.isinf().any())), None):
         return f"its weight {endless} has infinite values; the file is damaged"
     return "its activations leave the range of its dtype"
 
 
 def check_tree(target: CachedModel, plain: PlainRun) -> None:
-    """Raise UserError unless ``target`` gives the model's own logits for plain text and for the nodes of a tree."""
+    """Raise UserError unless ``target`` computes the model's own logits, for plain text and for the nodes of a tree."""
     name = f"{target.name} ({type(target.model).__name__})"
     if not _close(target.logits(plain.hidden), plain.logits, target):
         raise UserError(f"{name}: its logits are not the lm_head of its last hidden state")
@@ -98,10 +98,10 @@ def check_tree(target: CachedModel, plain: PlainRun) -> None:
 
 
 def windows_hold(target: CachedModel, plain: PlainRun) -> bool:
-    """Return True if the layers have windows that the model respects in a tree as it does in plain text.
+    """Return True if the layers have windows, and a tree respects them as plain text does.
 
-    The eight tokens are shorter than any window, so both run with windows of three tokens. Where the model does not
-    read its windows in every forward, or takes masks in another way, the answer is no: texts must then stay inside.
+    The few tokens are shorter than any window, so both run with windows of three tokens. The result is False if the
+    model does not read its windows in every forward, or expects other masks: then texts must stay inside the windows.
     """
     if not Windows.of(target.config).sizes:
         return False
@@ -111,7 +111,7 @@ def windows_hold(target: CachedModel, plain: PlainRun) -> bool:
             target.windows = Windows.of(config)
             expected = target.base(input_ids=plain.text, use_cache=False).last_hidden_state
             found = run_tree(target, plain).hidden
-    except FAILURES:  # of a model that wants its masks in another way
+    except FAILURES:  # the model expects other masks
         return False
     finally:
         target.windows = Windows()
@@ -130,7 +130,7 @@ def _short_windows(config: Any, size: int) -> Iterator[None]:
 
 
 def run_tree(target: CachedModel, plain: PlainRun) -> HiddenStates:
-    """Run the text, then the tree on top of it; of the tree [1, 5, H], `read` before the final norm."""
+    """Run the text, then the tree, and return the tree's hidden states [1, 5, H], after and before the final norm."""
     tree = TokenTree.from_parents(plain.tokens[:, TEXT:], torch.tensor([_PARENTS], device=target.device))
     cache = target.new_cache(1, TEXT)
     cache.begin(TEXT)
@@ -145,9 +145,9 @@ def _close(actual: Tensor, expected: Tensor, target: CachedModel) -> bool:
     if actual.shape != expected.shape:
         return False
     base: Any = target.base
-    rounds_more = base.config._attn_implementation == "eager"  # its softmax is float32, also in float64
+    rounds_more = base.config._attn_implementation == "eager"  # its softmax is always float32
     tolerance = max(_TOLERANCE[actual.dtype], _TOLERANCE[torch.float32] if rounds_more else 0.0)
-    if target.copied is not None:  # A number that is rounded the other way differs as in the narrowest dtype.
+    if target.copied is not None:  # int8 may round as coarsely as the narrowest dtype
         tolerance = max(_TOLERANCE.values())
     actual, expected = actual.to("cpu", torch.float64), expected.to("cpu", torch.float64)
     masked = expected.isneginf() & actual.isneginf()  # tokens that a bias of the lm_head excludes

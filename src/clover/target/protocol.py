@@ -1,12 +1,12 @@
-"""What Clover requires of a target model: three protocols, of which `clover.target.model` is one implementation.
+"""The protocols of a target model; `clover.target.model` implements them.
 
-The engine knows a `Target` and the `TargetSession` that it opens. The session remembers the texts of one running batch
-in whatever way suits the model: transformers' models keep keys and values, a recurrent model would keep states. So the
-engine passes tokens and their parents in a tree, never masks, positions or cache tensors. Drafts and training know
+The engine uses a `Target` and the `TargetSession` that it opens. The session remembers the texts of one running batch
+in the way that suits the model: transformers' models keep keys and values, a recurrent model would keep states. So the
+engine passes tokens and their parents in a tree, never masks, positions or cache tensors. Drafts and training use
 `TargetWeights`: the parts of a target that drafts share.
 
-A new kind of target subclasses `Target` and `TargetSession` (docs/development/extending.md shows one); Python
-refuses to make one that lacks a method.
+A new kind of target subclasses `Target` and `TargetSession` (docs/development/extending.md shows one). Python refuses
+to instantiate a class that lacks a method.
 
 Shapes: B rows (texts of the batch), T tokens of plain text, N nodes of a tree or tokens of plain text, A nodes of an
 accepted path, H hidden size, W width of the hidden states that a draft reads, V vocabulary.
@@ -37,7 +37,7 @@ class TargetOutput:
 
     Attributes:
         draft_hidden_states: [B, N, W], hidden states of the kind that was requested, in the model's dtype.
-        logits: [B, N, V], for the token after each new token; None where no logits were requested.
+        logits: [B, N, V], for the token after each new token; None if no logits were requested.
     """
 
     draft_hidden_states: Tensor
@@ -50,7 +50,7 @@ class HiddenStates:
 
     Attributes:
         hidden: [B, N, H], after the final norm.
-        draft_hidden_states: [B, N, W], of the kind that was asked for.
+        draft_hidden_states: [B, N, W], of the requested kind.
     """
 
     hidden: Tensor
@@ -62,7 +62,7 @@ class Target(Protocol):
 
     @property
     def name(self) -> str:
-        """Return what error messages call the model."""
+        """Return the model's name in error messages."""
         return type(self).__name__
 
     @property
@@ -83,18 +83,18 @@ class Target(Protocol):
 
     @property
     def weights(self) -> str | None:
-        """Return "int8" if weights and inputs of linear layers are rounded so, None if they run as they are."""
+        """Return "int8" if weights and inputs of linear layers are rounded to int8, None if they run as they are."""
         return None
 
     @property
     @abstractmethod
     def longest_run(self) -> int:
-        """Return the largest number of tokens of one text, new tokens included; no draft token lies beyond."""
+        """Return the most tokens of one text, new tokens and draft tokens included."""
         ...
 
     @property
     def run_limit(self) -> str:
-        """Return what sets `longest_run`, for error messages."""
+        """Return the cause of the limit `longest_run`, for error messages."""
         return "context"
 
     @property
@@ -111,7 +111,7 @@ class Target(Protocol):
         """Return the tokenizer; UserError if the model has none."""
         if self.tokenizer is None:
             raise UserError(
-                "the target has no tokenizer, which texts need; save the model's own beside its weights"
+                "the target has no tokenizer, which texts need; save the model's tokenizer beside its weights"
             )
         return self.tokenizer
 
@@ -129,7 +129,7 @@ class Target(Protocol):
 class TargetSession(Protocol):
     """The target's side of one running batch: everything that the model remembers of B texts.
 
-    A step is `run`, then either `keep` or `commit`, which decide what stays remembered of the tokens that ran.
+    A step calls `run`, and then `keep` or `commit` to say which of these tokens are remembered.
     """
 
     @property
@@ -145,11 +145,10 @@ class TargetSession(Protocol):
         """Run new tokens after the texts. Nothing is remembered until `keep` or `commit` is called.
 
         Args:
-            tokens: plain text, Long [B, N], every token after the one before it; or a tree for every row. Each node
-                of a tree sees its row's text, its ancestors and itself. A row may end in padding, of any token, whose
-                outputs mean nothing.
+            tokens: plain text, Long [B, N], or a tree for every row. Each node of a tree sees its row's text, its
+                ancestors and itself. A row may be padded at its end by any token; outputs of padding mean nothing.
             hidden_state: the kind of hidden states to return (one of `HIDDEN_STATES`).
-            logits: whether to compute logits, which a prompt does not need.
+            logits: whether to compute logits; a prompt does not need them.
         """
         ...
 
@@ -158,8 +157,8 @@ class TargetSession(Protocol):
         """Remember the accepted nodes of the trees that ran last.
 
         Args:
-            path: Long [B, A], for each row the nodes from the root (0) downwards.
-            counts: how many nodes of the path to remember in each row, at most A; the rest is padding.
+            path: Long [B, A], the nodes of each row from the root (0) downwards.
+            counts: the number of nodes of the path to remember in each row, at most A; the rest is padding.
         """
 
     @abstractmethod
@@ -170,7 +169,7 @@ class TargetSession(Protocol):
     def crop(self, lengths: Sequence[int]) -> None:
         """Forget all but the first ``lengths[b]`` tokens of row b.
 
-        A model that cannot return to this point forgets more: read `lengths` afterwards, and run the rest again.
+        A model that cannot return to this point forgets more. So read `lengths` afterwards, and run the rest again.
         """
 
     @abstractmethod
@@ -178,15 +177,15 @@ class TargetSession(Protocol):
         """Remove a row: the last row moves to its place, and B falls by one."""
 
     def clear(self, row: int, start: int = 0) -> None:
-        """Remove what is not a number from a row, from token `start` on, if later runs could read it."""
+        """Remove NaN from a row, beginning at token `start`, if later runs could read it."""
 
     @abstractmethod
     def insert(self, other: Self) -> None:
-        """Add the rows of another session of the same target after the present rows."""
+        """Append the rows of another session of the same target."""
 
     @abstractmethod
     def first_rows(self, rows: int) -> AbstractContextManager[None]:
-        """Let the session have its first rows only, inside a ``with`` block."""
+        """Restrict the session to its first rows inside a ``with`` block."""
         ...
 
     @abstractmethod
@@ -198,7 +197,7 @@ class TargetSession(Protocol):
     def fill_row(self, row: int, other: Self, length: int) -> None:
         """Copy the first `length` tokens of another session's only row to an empty row.
 
-        As with `crop`, a model may have to copy fewer: read `lengths` afterwards.
+        As with `crop`, a model may have to copy fewer tokens. So read `lengths` afterwards.
         """
 
     @abstractmethod
@@ -208,11 +207,11 @@ class TargetSession(Protocol):
 
 
 class TargetWeights(Target, Protocol):
-    """A target that shows the parts which drafts and training share with it. All of its weights are frozen."""
+    """A target that exposes the parts that drafts and training share with it. All of its weights are frozen."""
 
     @property
     def config(self) -> Any:
-        """Return transformers' configuration of the model, of the text decoder if it also reads images."""
+        """Return transformers' configuration of the model, or of its text decoder if it also reads images."""
         ...
 
     @property
@@ -227,7 +226,7 @@ class TargetWeights(Target, Protocol):
 
     @property
     def embedding_weight(self) -> Tensor:
-        """Return the embeddings [V, H], not scaled, even if the model scales them."""
+        """Return the embeddings [V, H], without the scale that some models apply."""
         ...
 
     @property
@@ -251,7 +250,7 @@ class TargetWeights(Target, Protocol):
         ...
 
     def described_config(self) -> dict[str, Any]:
-        """Return the configuration as a draft stores it: the model's class included, its location left out."""
+        """Return the configuration that a draft stores: with the model's class, without its location."""
         ...
 
     def state_dict(self) -> Mapping[str, Tensor]:
@@ -259,9 +258,9 @@ class TargetWeights(Target, Protocol):
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Return logits [..., V] for hidden states [..., H] that have passed the final norm."""
+        """Return logits [..., V] for hidden states [..., H] after the final norm."""
         ...
 
     def train_forward(self, tokens: Tensor, hidden_state: str = "post_norm") -> HiddenStates:
-        """Return the hidden states of whole texts, Long [B, T], padded on the right by any token."""
+        """Return the hidden states of whole texts, Long [B, T]; any token may pad on the right."""
         ...

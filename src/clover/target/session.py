@@ -1,4 +1,4 @@
-"""A running batch of a model of transformers: its key-value cache, and the masks and positions of each forward pass.
+"""The session of a transformers model: its key-value cache, and the masks and positions of each forward pass.
 
 Shapes: B rows, N nodes of a tree or tokens of plain text, A nodes of an accepted path.
 """
@@ -34,7 +34,7 @@ class CachedSession(CachedRows, TargetSession):
         if isinstance(tokens, TokenTree):
             tokens, positions, mask = self._place(tokens)
         else:
-            # Padding may reach beyond the last position that the model knows.
+            # Padding may exceed the last position that the model knows.
             positions = self.cache.positions(tokens.shape[1]).clamp(max=self._target.longest_run - 1)
             mask = None
         self.cache.begin(tokens.shape[1])
@@ -44,7 +44,7 @@ class CachedSession(CachedRows, TargetSession):
         )
 
     def _place(self, tree: TokenTree) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return tokens and positions, Long [B, N], and the mask of a tree; None where a lone root sees all slots."""
+        """Return tokens and positions, Long [B, N], and the mask of a tree; None if a lone root sees all slots."""
         cache, start = self.cache, self.cache.positions(1)
         if tree.tokens.shape[1] > 1:
             return tree.tokens, start + tree.depths, cache.attention_mask(tree.ancestor_mask)

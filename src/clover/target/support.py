@@ -1,4 +1,4 @@
-"""Which target models can be run losslessly, told from the configuration before any weight is loaded."""
+"""Check by its configuration that a target model can run losslessly, before any weight is loaded."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -17,7 +17,7 @@ from clover.validation import validated
 
 FULL_ATTENTION, CHUNKED_ATTENTION = "full_attention", "chunked_attention"
 _WINDOW_FIELDS = {"sliding_attention": "sliding_window", CHUNKED_ATTENTION: "attention_chunk_size"}
-UNLIMITED = 2**31 - 1  # tokens that a layer without a window sees, and a model without a context limit takes
+UNLIMITED = 2**31 - 1  # the window of a layer without one, and the context of a model without a limit
 _LENGTH_DEPENDENT_ROTARY = ("dynamic", "longrope")
 
 
@@ -28,7 +28,7 @@ class _Rotary:
 
 @dataclass(frozen=True)
 class _Fields:
-    """What is read of every configuration; transformers checks of it what the model's own type has."""
+    """The fields that are read of every configuration; transformers checks only those that the model's type has."""
 
     sliding_window: int | None
     attention_chunk_size: int | None
@@ -43,8 +43,8 @@ class _Fields:
 def check_config(config: PretrainedConfig) -> None:
     """Raise UserError for a model that cannot run token trees; it names the type, and the layer or the field.
 
-    Encoder-decoder models and models with recurrent or otherwise special layers are refused. For models that also
-    read images, the text decoder is checked.
+    These are encoder-decoder models and models with recurrent or other special layers. If a model also reads images,
+    its text decoder is checked.
     """
     name = model_type(config)
     if getattr(config, "is_encoder_decoder", False):
@@ -60,7 +60,7 @@ def check_config(config: PretrainedConfig) -> None:
 
 
 def text_config(config: PretrainedConfig) -> PretrainedConfig:
-    """Return the configuration of the text decoder for models that read more than text, else the one passed."""
+    """Return the configuration of the text decoder if the model reads more than text, otherwise `config` itself."""
     try:
         return config.get_text_config()
     except ValueError as error:
@@ -68,14 +68,14 @@ def text_config(config: PretrainedConfig) -> PretrainedConfig:
 
 
 def auto_class(config: PretrainedConfig) -> Any:
-    """Return the class that loads a model: for text, or for images and text if the type is known for these alone."""
+    """Return the class that loads a model: for text, or for images and text if the type exists only there."""
     known = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
     images = not known and type(config) in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
     return AutoModelForImageTextToText if images else AutoModelForCausalLM
 
 
 def check_fields(config: Any, name: str) -> None:
-    """Raise UserError if a field that is read here has another type, in a model's or a generation configuration."""
+    """Raise UserError if a field of a configuration, or of a generation configuration, has another type."""
     values = {field.name: getattr(config, field.name, None) for field in fields(_Fields)}
     values |= {"rope_parameters": _rotary_entries(config), "eos_token_id": eos_tokens(config)}
     validated(_Fields, values, name)
@@ -88,16 +88,16 @@ def attention_of(config: PretrainedConfig) -> str:
 
 
 def eos_tokens(config: Any) -> list[int]:
-    """Return the tokens that end a text according to this configuration; may be empty."""
+    """Return the tokens that end a text, by this configuration; [] if it names none."""
     eos = getattr(config, "eos_token_id", None)
     return list(eos) if isinstance(eos, (list, tuple)) else [] if eos is None else [eos]
 
 
 def longest_run(config: PretrainedConfig, inside_windows: bool) -> tuple[int, str]:
-    """Return the largest number of tokens of a text, new ones included, and what sets this limit.
+    """Return the most tokens of a text, new tokens included, and the cause of this limit.
 
-    That is the context, the window of a layer where texts must stay `inside_windows`, or the point at which rotary
-    frequencies switch, because keys before and after it do not fit together.
+    It is the context, a layer's window if texts must stay `inside_windows`, or the point where rotary frequencies
+    switch, because keys before and after it do not fit together.
     """
     limits = [(context_length(config), "context")]
     for layer, (kind, window) in enumerate(layer_windows(config) if inside_windows else ()):
@@ -107,7 +107,7 @@ def longest_run(config: PretrainedConfig, inside_windows: bool) -> tuple[int, st
 
 
 def check_fixed_shapes(config: PretrainedConfig) -> None:
-    """Raise UserError if a forward pass depends on the length of the text, which compiled steps do not know."""
+    """Raise UserError if a forward pass depends on the text's length, because compiled steps have fixed shapes."""
     for kind, _ in _rotary_switches(config):
         raise UserError(
             f"{model_type(config)} cannot be compiled: its rotary frequencies ({kind}) depend on the length of the "
@@ -127,7 +127,7 @@ def context_length(config: PretrainedConfig) -> int:
 
 
 def layer_kinds(config: PretrainedConfig) -> list[str]:
-    """Return each layer's attention type in transformers' words (``full_attention``, ``sliding_attention``, ...)."""
+    """Return each layer's attention type by transformers' names (``full_attention``, ``sliding_attention``, ...)."""
     kinds = getattr(config, "layer_types", None)
     if kinds is not None:
         return list(kinds)
@@ -145,7 +145,7 @@ def layer_windows(config: PretrainedConfig) -> Iterator[tuple[str, int]]:
 
 
 def set_windows(config: PretrainedConfig, size: int) -> dict[str, int]:
-    """Set all windows of a configuration to this size; return the fields as they were."""
+    """Set all windows of a configuration to this size, and return the old values of the fields."""
     before = {field: value for field in _WINDOW_FIELDS.values() if (value := getattr(config, field, None))}
     for field in before:
         setattr(config, field, size)
@@ -170,10 +170,10 @@ def _rotary_switches(config: PretrainedConfig) -> Iterator[tuple[str, int]]:
 def _check_class(config: PretrainedConfig, name: str) -> None:
     model_class: Any = auto_class(config)._model_mapping.get(type(config), None)
     if model_class is None and getattr(config, "auto_map", None):
-        return  # the repository's own code, which the user has agreed to run: the probe after loading judges it
+        return  # the repository's own code, which the user has allowed; the probe checks it after loading
     if model_class is None:
         raise UserError(f"{name} is not a causal language model that transformers knows")
     if getattr(model_class, "_is_stateful", False):
         raise UserError(
-            f"{name} ({model_class.__name__}) carries a recurrent state, which a token tree cannot branch"
+            f"{name} ({model_class.__name__}) has a recurrent state, which cannot follow the branches of a token tree"
         )

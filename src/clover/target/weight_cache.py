@@ -1,8 +1,8 @@
-"""Weights that took work to make, kept as safetensors files in the user's cache; they are mapped, never copied.
+"""Store converted weights as safetensors files in the user's cache. They are mapped, never copied.
 
-The name of a file is a hash of what it was made from and by. Sums of all its bytes are in its header, so that a damaged
-one is noticed and made again; what else it holds is numbers, of the layout that the caller expects. Files that were not
-used for longest give way to new ones.
+The name of a file is a hash of its sources and of the code that made it. Its header has sums of all its bytes, so that
+a damaged file is noticed and made again. It holds only numbers, in the layout that the caller expects. The files that
+were not used for the longest time make room for new ones.
 """
 
 import hashlib
@@ -27,13 +27,13 @@ from clover.files import output_file
 
 _ENDING = ".safetensors"
 LIMIT = 20 * 10**9  # bytes of all entries; they also leave at least as much of the disk free
-SMALLEST = 2**25  # bytes; what is smaller is made about as fast as it is read
-_FORMAT = "1"  # another one makes all entries new
-_MAKERS = ("transformers", "gguf", "torch")  # packages whose versions may change what is made
+SMALLEST = 2**25  # bytes; smaller weights are converted about as fast as they are read
+_FORMAT = "1"  # raise it to make all entries again
+_MAKERS = ("transformers", "gguf", "torch")  # packages whose versions may change the entries
 _PLACE = "CLOVER_CACHE"  # the environment variable that names another directory
-_ENDS = 2**20  # bytes at both ends of a file that tell it from others of its size and time
-_BLOCK = 2**17  # numbers of 8 bytes that are summed up
-# These may be in entries, and bfloat16.
+_ENDS = 2**20  # bytes at both ends of a file that distinguish it from others of the same size and time
+_BLOCK = 2**17  # numbers of 8 bytes in one sum
+# The dtypes of entries, besides bfloat16.
 _NUMBERS = ("float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8")
 _NO_SUMS = "0" * 32
 DTYPES = {getattr(torch, name): name[0].upper() + name.lstrip("floatuin") for name in _NUMBERS} | {
@@ -43,18 +43,18 @@ _FAILURES = (OSError, SafetensorError, ValueError, KeyError, RuntimeError, UserE
 
 
 class _TooLarge(UserError):
-    """The disk, or what is kept at most, has no room for an entry."""
+    """An error for an entry that exceeds the disk or `LIMIT`."""
 
 
 def place() -> Path:
-    """Return the directory of the entries, which need not exist."""
+    """Return the directory of the entries; it need not exist."""
     named = os.environ.get(_PLACE)
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "clover"
     return Path(named or cache).expanduser() / "weights"
 
 
 def key(files: Iterable[Path], kind: str) -> str:
-    """Return the name of the entry that is made from these files; `kind` says of what kind it is, and its version."""
+    """Return the name of the entry that is made from these files; `kind` says what is made, and in which version."""
     content = hashlib.blake2b(json.dumps([_FORMAT, kind, *map(_version, _MAKERS)]).encode(), digest_size=12)
     for path in files:
         status = path.stat()
@@ -67,7 +67,7 @@ def key(files: Iterable[Path], kind: str) -> str:
 
 
 def find(name: str, layout: Mapping[str, Tensor] | None = None) -> dict[str, Tensor] | None:
-    """Return the mapped tensors of an entry; None if it is missing, damaged, or not of this layout (shapes, dtypes)."""
+    """Return the mapped tensors of an entry; None if it is missing, damaged, or has another layout (shapes, dtypes)."""
     path = _path(name)
     try:
         found = load_file(path)
@@ -84,14 +84,14 @@ def find(name: str, layout: Mapping[str, Tensor] | None = None) -> dict[str, Ten
 def find_or_make(
     name: str, layout: Mapping[str, Tensor], make: Callable[[str], Tensor], quiet: bool = False
 ) -> dict[str, Tensor] | None:
-    """Return the mapped tensors of an entry; if need be it is made, one by one, and older entries are removed.
+    """Return the mapped tensors of an entry. A missing entry is made, tensor by tensor, and may replace older ones.
 
-    None, with a line on stderr that says why, if it cannot be kept. Other processes that want to make one wait.
+    None, with the reason on stderr, if it cannot be stored. Only one process at a time makes an entry.
 
     Args:
-        layout: the shapes and dtypes of the tensors by name, such as tensors on the device "meta".
+        layout: tensors of the same names, shapes and dtypes, for example on the device "meta".
         make: returns the tensor of a name.
-        quiet: say nothing when it is made.
+        quiet: do not report that the entry is made.
     """
     if found := find(name, layout):
         return found
@@ -99,7 +99,7 @@ def find_or_make(
     try:
         place().mkdir(parents=True, exist_ok=True, mode=0o700)
         with _locked():
-            if found := find(name, layout):  # made by the process that was waited for
+            if found := find(name, layout):  # another process has made it meanwhile
                 return found
             _make_room(size)
             if not quiet:
@@ -113,32 +113,32 @@ def find_or_make(
         _tell(f"converted weights are not kept: {one_line(error)}")
     except UserError as error:
         if "cannot write" not in str(error) and not isinstance(error, _TooLarge):
-            raise  # of what is converted
+            raise  # the error is about the weights, not the cache
         _tell(f"converted weights are not kept: {error}")
     return None
 
 
 def sizes() -> dict[str, int]:
-    """Return the bytes of each entry, the one that was used last at the end."""
+    """Return the bytes of each entry; the most recently used comes last."""
     files = {file: file.stat() for file in place().glob(f"*{_ENDING}")}
     return {file.stem: files[file].st_size for file in sorted(files, key=lambda one: files[one].st_mtime)}
 
 
 def clear() -> None:
-    """Remove all entries, and what killed processes left; models that are loaded from them go on running."""
+    """Remove all entries, and files that killed processes left. Models that were loaded from them keep running."""
     if place().is_dir():
         with _locked():
             _remove([*place().glob(".*.partial"), *map(_path, sizes())])
 
 
 def describe_limit() -> str:
-    """Say how much is kept at most, and how to remove it."""
+    """Return a sentence with the limit, and with the options that remove or avoid entries."""
     return f"at most {_gigabytes(LIMIT)} are kept; clover cache --clear removes them, --no-weight-cache keeps none"
 
 
 @contextmanager
 def _locked() -> Iterator[None]:
-    """Let one process at a time change entries; a killed one holds nothing up."""
+    """Let only one process at a time change entries; the lock of a killed process is released."""
     lock = FileLock(place() / ".lock")
     try:
         lock.acquire(blocking=False)
@@ -152,7 +152,7 @@ def _locked() -> Iterator[None]:
 
 
 def _make_room(size: int) -> None:
-    """Remove what killed processes left, and the oldest entries until `size` bytes fit; _TooLarge if they never do."""
+    """Remove files of killed processes, and the oldest entries until `size` bytes fit; _TooLarge if they cannot."""
     _remove(place().glob(".*.partial"))
     kept, free = sizes(), shutil.disk_usage(place()).free
     most = min(LIMIT, (free + sum(kept.values())) // 2)
@@ -178,7 +178,7 @@ def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.
 
 
 def _write(path: Path, layout: Mapping[str, Tensor], make: Callable[[str], Tensor]) -> None:
-    """Write a safetensors file without holding more than one of its tensors; its data begins at a multiple of 64."""
+    """Write a safetensors file with only one tensor in memory at a time. Its data begins at a multiple of 64 bytes."""
     header: dict[str, Any] = {"__metadata__": {"sums": _NO_SUMS}}
     end = 0
     for name, tensor in layout.items():
@@ -203,7 +203,7 @@ def _write_tensor(file: BinaryIO, tensor: Tensor) -> None:
 
 
 def _sums(path: Path) -> str:
-    """Return a hash of sums of blocks of a safetensors file's data, which takes little longer than reading it."""
+    """Return a hash of block sums of a safetensors file's data, because sums take little longer than reading."""
     with path.open("rb") as file:
         start = 8 + int.from_bytes(file.read(8), "little")
     size = path.stat().st_size

@@ -1,7 +1,7 @@
-"""Attention windows on token trees: what transformers' sliding and chunked layers see of a text and a tree.
+"""Apply the attention windows of transformers' sliding and chunked layers to token trees.
 
-transformers cuts windows into the masks that it makes, and takes a mask that it is given as it is. A tree brings its
-own mask, so its windows are cut here. The cache keeps the whole text for every layer, those with windows too.
+transformers applies windows to the masks that it makes itself, but not to a mask that it is given. A tree brings its
+own mask, so its windows are applied here. The cache keeps the whole text for every layer, even for layers with windows.
 
 Shape legend: B batch, N new tokens, S' slots seen.
 """
@@ -37,20 +37,21 @@ class Windows:
         return cls(sizes, by_type=getattr(config, "layer_types", None) is not None)
 
     def masks(self, mask: Tensor | None, positions: Tensor, cache: KVCache, dtype: torch.dtype) -> Masks:
-        """Return the attention mask of a forward pass: `sdpa_mask`, one per attention type if windows cut it.
+        """Return the attention mask of a forward pass: `sdpa_mask`, or one per attention type if windows cut it.
 
-        `mask` is Bool [B, 1, N, S'] or None for plain text, `positions` Long [B, N]. The cache has had its ``begin``.
+        `mask` is Bool [B, 1, N, S'] or None for plain text, `positions` Long [B, N]. The caller has called the
+        cache's ``begin``.
         """
         new = positions.shape[1]
         added = sdpa_mask(mask, new, cache, dtype)
         if added is None or cache.get_mask_sizes(new)[0] <= self._shortest:
-            return added  # None leaves the mask, windows included, to the model
+            return added  # with None the model makes the mask and its windows
         return self.cut(added, positions, cache.slot_positions(positions))
 
     def cut(self, added: Tensor, positions: Tensor, slots: Tensor) -> Masks:
-        """Return what is added to the scores, [B, 1, N, S'], cut for each attention type.
+        """Cut the mask `added` to the scores, [B, 1, N, S'], by the window of each attention type.
 
-        `positions` Long [B, N] are those of the new tokens, `slots` Long [B, S'] those of all.
+        `positions` Long [B, N] are those of the new tokens, `slots` Long [B, S'] those of all tokens.
         """
         if not self.sizes:
             return added
@@ -63,7 +64,7 @@ class Windows:
 
 
 def sees(kind: str, queries: Tensor, keys: Tensor, size: int) -> Any:
-    """Return True where positions of queries see those of keys, as in transformers' `masking_utils`."""
+    """Return True where the positions of queries see the positions of keys, as in transformers' `masking_utils`."""
     if kind == CHUNKED_ATTENTION:
         return queries // size == keys // size
     return queries - keys < size

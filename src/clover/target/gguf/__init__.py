@@ -1,4 +1,4 @@
-"""Targets in one GGUF file, as llama.cpp uses them: read once, each fact and tensor used or refused by name."""
+"""Read targets from a GGUF file of llama.cpp. Every fact and tensor of it is used, or refused by its name."""
 
 from clover.target.gguf.config import read_config as read_config
 from clover.target.gguf.file import MAGIC as MAGIC

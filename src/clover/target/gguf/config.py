@@ -1,7 +1,7 @@
-"""From the facts of a GGUF file to the configuration of a model of transformers.
+"""Turn the facts of a GGUF file into the configuration of a transformers model.
 
-Each fact becomes a setting, or equals what the configuration says anyway, or is refused by its name: a fact that was
-dropped would leave another model than the file's. The names of facts are those of llama.cpp's converter.
+Each fact becomes a setting, agrees with the configuration anyway, or is refused by its name: without it another model
+than the file's would run. Facts have the names of llama.cpp's converter.
 """
 
 import math
@@ -25,7 +25,7 @@ _TYPES = {
     "qwen2moe": "qwen2_moe",
     "qwen3moe": "qwen3_moe",
 }
-# Facts, and the settings that they become: the first that a configuration has.
+# Facts and their settings; the first setting that a configuration has is used.
 _SETTINGS: dict[str, tuple[str, ...]] = {
     "context_length": ("max_position_embeddings",),
     "embedding_length": ("hidden_size",),
@@ -46,13 +46,13 @@ _SETTINGS: dict[str, tuple[str, ...]] = {
 }
 _ROUNDING = ("attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon")  # one of them is needed
 _NEEDED = ("context_length", "embedding_length", "block_count", "attention.head_count", "feed_forward_length")
-# Facts that change nothing here; the rotary length before scaling stands in files without scaling, too.
+# Facts that change nothing here. Files without scaling, too, have the rotary length before scaling.
 _HARMLESS = ("tensor_data_layout", "vocab_size", "use_parallel_residual", "rope.scaling.finetuned")
 _HARMLESS += ("rope.scaling.original_context_length",)
-_OF_ONE = ("logit_scale", "residual_scale", "embedding_scale", "expert_weights_scale")  # mean nothing where 1
+_OF_ONE = ("logit_scale", "residual_scale", "embedding_scale", "expert_weights_scale")  # harmless if 1
 _TOKENS = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
 _TURN_ENDS = ("eos", "eot", "eom")
-# Files that name no token for it: llama.cpp knows these by their texts. Only those of the chat template count here.
+# The ends of turns in files that do not name them; llama.cpp knows these texts. Only those in the chat template count.
 _NAMED_ENDS = (
     "<|eot_id|>",
     "<|eom_id|>",
@@ -62,13 +62,13 @@ _NAMED_ENDS = (
     "<end_of_utterance>",
     "<EOT>",
 )
-_CONTROL = 3  # the type of tokens that are no text
+_CONTROL = 3  # the type of tokens that are not text
 FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")  # tensors of scaling
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
 def read_config(file: GgufFile) -> PretrainedConfig:
-    """Return the configuration that a file describes; UserError names what it lacks, or what is not supported."""
+    """Return the configuration that a file describes; UserError if a fact is missing or not supported."""
     model_type = _TYPES.get(file.architecture)
     if model_type is None:
         raise file.refusal(
@@ -97,7 +97,7 @@ def read_config(file: GgufFile) -> PretrainedConfig:
         settings["rope_parameters"] = _rope_parameters(file, rotary, settings, facts)
         before = "original_max_position_embeddings"
         if before in known and before in settings["rope_parameters"]:
-            settings[before] = settings["rope_parameters"][before]  # where a type has its own, that counts
+            settings[before] = settings["rope_parameters"][before]  # a type with its own field reads that one
     config = AutoConfig.for_model(model_type, **settings)
     _check(file, config, settings, facts)
     return config
@@ -116,18 +116,18 @@ def stop_tokens(file: GgufFile) -> list[int]:
 
 
 def _single(value: Any) -> Any:
-    """Return the value that all layers share, if there is one value for each."""
+    """Return the common value of a list with equal values for all layers; other values unchanged."""
     return value[0] if isinstance(value, list) and len(set(value)) == 1 else value
 
 
 def _of_tensors(file: GgufFile, known: set[str]) -> dict[str, Any]:
-    """Return the settings that show in which tensors there are."""
+    """Return the settings that follow from the presence of tensors."""
 
     def has(name: str) -> bool:
         return f"blk.0.{name}" in file.tensors
 
     if "token_embd.weight" not in file.tensors:
-        raise file.refusal("it has no token_embd.weight, so it is no language model")
+        raise file.refusal("it has no token_embd.weight, so it is not a language model")
     shown = {
         "attention_bias": has("attn_q.bias"),
         "mlp_bias": has("ffn_up.bias"),
@@ -146,15 +146,15 @@ def _of_tensors(file: GgufFile, known: set[str]) -> dict[str, Any]:
 def _of_tokens(file: GgufFile) -> dict[str, Any]:
     found = {ours: file.fields.get(f"tokenizer.ggml.{theirs}_token_id") for theirs, ours in _TOKENS.items()}
     if found["unk"] is None:
-        del found["unk"]  # the others are None in the file's model, not what the configuration has by default
+        del found["unk"]  # the others must be None then, not the default of the configuration
     settings: dict[str, Any] = {f"{ours}_token_id": value for ours, value in found.items()}
-    # A field that transformers' own reader leaves in configurations: fingerprints of targets cover it.
+    # transformers' own reader sets this field, and fingerprints of targets include it.
     name = file.fields.get("general.name")
     return settings | ({} if name is None else {"_model_name_or_path": name})
 
 
 def _of_family(architecture: str, settings: Mapping[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
-    """Return settings that llama.cpp knows from the architecture, and the file does not say."""
+    """Return the settings that follow from the architecture in llama.cpp, and that no fact gives."""
     layers, heads = settings["num_hidden_layers"], settings["num_attention_heads"]
     pattern = facts.pop("attention.sliding_window_pattern", None)
     found: dict[str, Any] = {"norm_topk_prob": True} if architecture == "qwen3moe" else {}
@@ -173,7 +173,7 @@ def _of_family(architecture: str, settings: Mapping[str, Any], facts: dict[str, 
 def _rope_parameters(
     file: GgufFile, defaults: dict[str, Any], settings: Mapping[str, Any], facts: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return transformers' rotary settings; those that scale are for the layers without a window."""
+    """Return transformers' rotary settings; scaling applies only to the layers without a window."""
     full: dict[str, Any] = dict(defaults.get("full_attention", defaults))
     full["rope_theta"] = facts.pop("rope.freq_base", full["rope_theta"])
     head = settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"]
@@ -190,16 +190,16 @@ def _rope_parameters(
 def _scaling(
     file: GgufFile, rotary: Mapping[str, Any], head: int, context: int, facts: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return what scales rotary frequencies: linear, YaRN, or factors in tensors of the file."""
+    """Return the settings that scale rotary frequencies: linear, YaRN, or by factors in tensors of the file."""
     kind = facts.pop("rope.scaling.type", "linear")
     before = facts.get("rope.scaling.original_context_length", context)
     scale = facts.pop("rope.scaling.factor", 0.0) or facts.pop("rope.scale_linear", 0.0) or 1.0
-    scale = 1.0 if kind == "none" else scale  # as llama.cpp takes it
+    scale = 1.0 if kind == "none" else scale  # as in llama.cpp
     attention = facts.pop("rope.scaling.attn_factor", None) or 1.0
     one, short, long = (file.tensor(name).double() if name in file.tensors else None for name in FACTORS)
     count = int(head * rotary.get("partial_rotary_factor", 1.0)) // 2
     if any(factors is not None and len(factors) != count for factors in (one, short, long)):
-        raise file.refusal(f"it has other rotary factors than one for each of {count} frequencies")
+        raise file.refusal(f"it does not have one rotary factor for each of {count} frequencies")
     if short is not None and long is not None:
         lists = {"short_factor": short.tolist(), "long_factor": long.tolist()}
         return {
@@ -220,13 +220,13 @@ def _scaling(
         if one is None:
             return found
     if kind not in ("none", "linear") or attention != 1.0:
-        raise file.refusal(f"its rotary frequencies are scaled in a way that is not supported ({kind})")
+        raise file.refusal(f"the scaling of its rotary frequencies is not supported ({kind})")
     factors = torch.ones(head // 2, dtype=torch.float64, device="cpu") if one is None else one
     return _factors(scale * factors, rotary["rope_theta"], head, context)
 
 
 def _factors(factors: torch.Tensor, theta: float, head: int, context: int) -> dict[str, Any]:
-    """Return the setting that divides each frequency by its factor: linear, or Llama-3's rule, if that is the same."""
+    """Return the setting that divides each frequency by its factor: linear or Llama-3's rule if that is the same."""
     largest = factors.max().item()
     if bool((factors == largest).all()):
         return {} if largest == 1 else {"rope_type": "linear", "factor": largest}
@@ -245,7 +245,7 @@ def _factors(factors: torch.Tensor, theta: float, head: int, context: int) -> di
 def _check(
     file: GgufFile, config: PretrainedConfig, settings: Mapping[str, Any], facts: Mapping[str, Any]
 ) -> None:
-    """Refuse a file with a fact that the configuration does not follow."""
+    """Raise UserError for a fact that the configuration does not follow."""
     for name, value in settings.items():
         if not _has(getattr(config, name, None), value):
             raise file.refusal(
@@ -273,7 +273,7 @@ def _check(
 
 
 def _has(found: Any, value: Any) -> bool:
-    """Return True if a setting is what it was set to; a dictionary may have more keys."""
+    """Return True if a setting has the value that was set; a dictionary may have more keys."""
     if isinstance(value, dict) and isinstance(found, dict):
         return all(_has(found.get(key), each) for key, each in value.items())
     return found == value

@@ -1,4 +1,4 @@
-"""A GGUF file, read once: its fields, and where each of its tensors lies."""
+"""Read a GGUF file: its fields, and the places of its tensors."""
 
 import struct
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ MAGIC = b"GGUF"
 _DAMAGES = struct.error, LookupError, ValueError, TypeError, ArithmeticError, MemoryError, RecursionError
 _PART = 2**16  # bytes that are dequantised at once
 _ALIGNMENT = 32  # of the tensors in bytes, unless the file says otherwise
-# The codes of field types: `struct`'s letter for each kind of number.
+# The codes of numeric field types, with the letters of `struct`.
 _NUMBERS: dict[int, str] = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING, _ARRAY = 8, 9
 _NO_MODELS = {
-    "adapter": "an adapter, which changes another model; name that model, or one that it was merged into",
-    "imatrix": "an importance matrix, which is for quantising a model; name the model",
+    "adapter": "an adapter of another model; name that model, or a model into which it was merged",
+    "imatrix": "an importance matrix for quantising a model; name the model",
     "mmproj": "the image or audio part of a model; name the file of its language model",
     "vocab": "a vocabulary without a model; name the file with the weights",
 }
@@ -30,7 +30,7 @@ _NO_MODELS = {
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a tensor lies: its shape as in PyTorch, the code of its type, and its offset from the first tensor."""
+    """The place of a tensor: its shape as in PyTorch, the code of its type, and its offset from the first tensor."""
 
     shape: tuple[int, ...]
     kind: int
@@ -55,7 +55,7 @@ class GgufFile:
         except UserError:
             raise
         except _DAMAGES as error:
-            raise self.refusal("it is damaged, or its download broke off; get it again") from error
+            raise self.refusal("it is damaged or its download was interrupted; get it again") from error
         self._check()
         self.tensors = {name: place.shape for name, place in self._places.items()}
 
@@ -65,14 +65,14 @@ class GgufFile:
         return str(self.fields.get("general.architecture", ""))
 
     def facts(self) -> dict[str, Any]:
-        """Return the fields that describe the model, without the architecture before their names."""
+        """Return the fields that describe the model; their names come without the architecture's prefix."""
         start = f"{self.architecture}."
         return {key.removeprefix(start): value for key, value in self.fields.items() if key.startswith(start)}
 
     def tensor(self, name: str) -> Tensor:
         """Return a tensor, dequantised to float32; UserError if its type cannot be read.
 
-        Parts that stay in the processor's cache take a fifth of the time of the whole at once.
+        It is read in parts that fit the processor's cache, which takes a fifth of the time.
         """
         import gguf
 
@@ -90,7 +90,7 @@ class GgufFile:
         return found
 
     def _stored(self, name: str) -> np.ndarray | None:
-        """Return a tensor as it is stored, bytes [..., W]; None where the file ends before."""
+        """Return the stored bytes [..., W] of a tensor; None if the file is too short."""
         import gguf
 
         place = self._places[name]
@@ -133,10 +133,10 @@ class GgufFile:
         self._data_start = -(-file.tell() // alignment) * alignment
 
     def _check(self) -> None:
-        """Refuse what is no whole model."""
+        """Raise UserError unless the file is a complete model."""
         kind = self.fields.get("general.type", "model")
         if kind != "model":
-            raise self.refusal(f"it is {_NO_MODELS.get(kind, f'of the type {kind}, and no model')}")
+            raise self.refusal(f"it is {_NO_MODELS.get(kind, f'of the type {kind}, not a model')}")
         if self.fields.get("split.count", 1) > 1:
             raise self.refusal(
                 f"it is part {self.fields.get('split.no', 0) + 1} of {self.fields['split.count']}; merge the parts: "
@@ -144,11 +144,11 @@ class GgufFile:
             )
         if not self.architecture or not self._places:
             raise self.refusal(
-                f"it has no {'tensors' if self.architecture else 'architecture'}, so it is no model"
+                f"it has no {'tensors' if self.architecture else 'architecture'}, so it is not a model"
             )
         last = max(self._places, key=lambda name: self._places[name].offset)
         if self._stored(last) is None:
-            raise self.refusal(f"it ends within its tensor {last}; its download broke off, get it again")
+            raise self.refusal(f"it ends within its tensor {last}; its download was interrupted; repeat it")
 
     def _value(self, file: BinaryIO, kind: int) -> Any:
         if kind in _NUMBERS:
@@ -170,7 +170,7 @@ class GgufFile:
         return self._take(file, self._number(file, "Q")).decode()
 
     def _take(self, file: BinaryIO, count: int) -> bytes:
-        """Return the next bytes; ValueError where the file ends before."""
+        """Return the next bytes; ValueError if the file is too short."""
         if count > self.size:
             raise ValueError("more bytes than the file has")
         content = file.read(count)

@@ -1,7 +1,7 @@
-"""The tokenizer of a GGUF file, which splits text as the model's own does.
+"""Load the tokenizer of a GGUF file, so that it splits text as the model's own does.
 
 A file names its rule for splitting text into pieces before they become tokens (`tokenizer.ggml.pre`). The rules here
-are those of the models' own tokenizers; transformers knows some of the names, and splits by GPT-2's rule elsewhere.
+are those of the models' own tokenizers. transformers knows only some of the names; for others it uses GPT-2's rule.
 """
 
 import warnings
@@ -33,7 +33,7 @@ _DEEPSEEK_LLM = (
 )
 _DEEPSEEK_CODER = ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK, _DIGIT)
 
-# By the names of llama.cpp: expressions that split text one after the other, each the pieces of the one before.
+# Rules by llama.cpp's names. A rule is a list of expressions; each splits the pieces of the one before.
 _RULES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("gpt-2", "phi-2", "olmo"), _GPT2),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r"), _DIGITS),
@@ -45,12 +45,12 @@ _RULES: dict[str, tuple[str, ...]] = {
     "deepseek-llm": _DEEPSEEK_LLM,
     "deepseek-coder": _DEEPSEEK_CODER,
 }
-_COMPOSED = ("qwen2", "command-r", "olmo")  # these compose characters (NFC) first
-# Old files name no rule: that of the models of an architecture.
+_COMPOSED = ("qwen2", "command-r", "olmo")  # these rules compose characters (NFC) first
+# The rules of architectures, for old files that do not name one.
 _BEFORE_NAMES = {"gpt2": "gpt-2", "starcoder2": "starcoder", "falcon": "falcon"}
 _BEFORE_NAMES |= dict.fromkeys(("qwen2", "qwen2moe", "qwen3", "qwen3moe"), "qwen2")
 
-# A file may have these beside its chat template; transformers knows their names.
+# Further chat templates that a file may have; transformers knows these names.
 _TEMPLATES = ("tool_use", "rag")
 
 
@@ -67,12 +67,12 @@ def load_tokenizer(file: GgufFile) -> PreTrainedTokenizerBase:
         if name is None:
             warnings.warn(
                 f"{file.path} is an old file that does not name its rule for splitting text (tokenizer.ggml.pre); "
-                "GPT-2's is used, so some tokens may be others than the model's own; convert the model again",
+                "GPT-2's rule is used, so some tokens may differ from the model's own; convert the model again",
                 stacklevel=2,
             )
         elif name not in _RULES:
             raise file.refusal(
-                f"its rule for splitting text, {name}, is not known here ({', '.join(_RULES)} are)"
+                f"its rule for splitting text, {name}, is not supported ({', '.join(_RULES)} are)"
             )
         backend.pre_tokenizer = _splitter(_RULES[name or "gpt-2"])
         if name in _COMPOSED:
@@ -90,7 +90,7 @@ def _splitter(expressions: Iterable[str]) -> pre_tokenizers.PreTokenizer:
 
 
 def _leave_start(backend: Any) -> None:
-    """Let a tokenizer of SentencePiece's kind put no space before a text, and remove none."""
+    """Keep a SentencePiece tokenizer from adding a space before a text, and from removing one."""
     if isinstance(backend.pre_tokenizer, pre_tokenizers.Metaspace):
         backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=False)
         steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]

@@ -1,4 +1,4 @@
-"""From the tensors of a GGUF file to the weights of a model of transformers."""
+"""Turn the tensors of a GGUF file into the weights of a transformers model."""
 
 from functools import partial
 from typing import Any
@@ -23,10 +23,10 @@ _EXPERTS = {
 def load_weights(
     file: GgufFile, config: PretrainedConfig, dtype: torch.dtype, cached: bool
 ) -> PreTrainedModel:
-    """Return the model with the dequantised weights, which stops on each token that ends a text or a turn.
+    """Return the model with dequantised weights. It stops on each token that ends a text or a turn.
 
-    With `cached`, large weights are kept in the weight cache, and mapped. UserError if a weight has no tensor, a tensor
-    no weight, or one has another shape.
+    With `cached`, large weights are stored in the weight cache, and mapped. UserError if a weight has no tensor, a
+    tensor has no weight, or their shapes differ.
     """
     with torch.device("meta"):
         skeleton: Any = auto_class(config).from_config(config, dtype=dtype)
@@ -36,7 +36,7 @@ def load_weights(
     sources = _sources(file, list(expected), config.num_hidden_layers)
     unused = file.tensors.keys() - {name for names in sources.values() for name in names} - set(FACTORS)
     if unused:
-        raise file.refusal(f"no weight of {config.model_type} is made of its tensor {min(unused)}")
+        raise file.refusal(f"no weight of {config.model_type} uses its tensor {min(unused)}")
     layout = {name: expected[name] for name in sources}
     make = partial(_weight, file, config, sources, layout)
     weights = None
@@ -88,16 +88,16 @@ def _sources(file: GgufFile, weights: list[str], layers: int) -> dict[str, tuple
             layer = next(part for part in module.split(".") if part.isdigit())
             tensors = tuple(f"blk.{layer}.{name}" for name in _EXPERTS[kind])
         else:
-            inner = module.partition(".")[2]  # some names are listed without the name of the base model
+            inner = module.partition(".")[2]  # because some names are listed without the base model's name
             tensors = (f"{names.get_name(module) or names.get_name(inner)}.{kind}",)
         if missing := [tensor for tensor in tensors if tensor not in file.tensors]:
-            raise file.refusal(f"it has no tensor {missing[0]}, of which {weight} is made")
+            raise file.refusal(f"it has no tensor {missing[0]}, which {weight} needs")
         sources[weight] = tensors
     return sources
 
 
 def _converted(file: GgufFile, name: str, config: PretrainedConfig) -> Tensor:
-    """Return a tensor as transformers has it: what llama.cpp's converter did is undone."""
+    """Return a tensor in transformers' layout, by undoing the changes of llama.cpp's converter."""
     tensor = file.tensor(name)
     if file.architecture in _NORMS_PLUS_ONE and name.endswith("norm.weight"):
         return tensor - 1
