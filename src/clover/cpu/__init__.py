@@ -1,4 +1,4 @@
-"""Layers and an optimizer that are fast on CPUs; `fast_copy` and `speed_up` put the layers into a model."""
+"""Layers and an optimizer for CPUs. `fast_copy` and `speed_up` put the layers into a model."""
 
 from clover.cpu.apply import fast_copy as fast_copy
 from clover.cpu.apply import plain_parts as plain_parts

@@ -1,6 +1,6 @@
 """Put the fast layers of this package into a model by one call.
 
-Nothing of a model is patched. Its structure is copied over the same weights, and layers of the copy are replaced.
+The model itself is never patched. A copy of its structure shares its weights, and layers of the copy are replaced.
 """
 
 import copy
@@ -15,8 +15,8 @@ from clover.cpu.linear import MAX_INT8_BYTES, fast_layers, is_plain, may_replace
 from clover.cpu.mapped import bytes_in_memory
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
-MAX_SECOND_COPY = 2**30  # bytes of weights in memory, beside which packed ones are a second copy
-_KNOWN_CODE = ("torch", "transformers", "transformers_modules")  # packages; the last holds models' own code
+MAX_SECOND_COPY = 2**30  # most bytes of weights in memory that packed weights may duplicate
+_KNOWN_CODE = ("torch", "transformers", "transformers_modules")  # packages; the last has models' own code
 _TOGETHER = (
     ("q_proj", "k_proj", "v_proj"),
     ("gate_proj", "up_proj"),
@@ -25,10 +25,10 @@ _SAMPLED = 64  # numbers of a weight that are compared
 
 
 def fast_copy(module: AnyModule) -> AnyModule:
-    """Return a copy of a module over the same weights with fast layers, or the module itself if none can be made.
+    """Return a copy of a module with fast layers over the same weights, or the module itself if none can be made.
 
-    A copy is only made if all parts are from PyTorch, transformers or the code that came with the model: their
-    behaviour follows from weights and hooks. Other code, such as adapters, may have switches that a copy would miss.
+    All parts must come from PyTorch, transformers or the model's own code, whose behaviour follows from weights and
+    hooks. Other code, such as adapters, may have switches that a copy would miss.
     """
     known = all(type(part).__module__.partition(".")[0] in _KNOWN_CODE for part in module.modules())
     if not (known and can_speed_up(module)):
@@ -39,10 +39,10 @@ def fast_copy(module: AnyModule) -> AnyModule:
 
 
 def speed_up(module: nn.Module, int8: bool = False) -> None:
-    """Replace attention, large linear layers and what lies between them in a module, a copy made by `shared_copy`.
+    """Replace attention, large linear layers and small operators in a module that `shared_copy` made.
 
     Does nothing for a module that is not on a CPU. With `int8` the linear layers round their weights for few rows.
-    Weights are packed if they lie in mapped files, where they stay unread, or are small enough for a second copy.
+    Weights are packed if they are in mapped files, which are then not read, or small enough for a second copy.
     """
     if not can_speed_up(module):
         return
@@ -60,9 +60,9 @@ def speed_up(module: nn.Module, int8: bool = False) -> None:
 
 
 def layer_groups(module: nn.Module, kinds: tuple[type, ...]) -> list[tuple[nn.Module, Sequence[str]]]:
-    """Return the linear layers of a module, of these very classes, as names in the part that has them.
+    """Return the linear layers of exactly these classes, as groups of names in the part that has them.
 
-    Layers that read the same input are together, all others alone.
+    Layers that read the same input are one group; every other layer is its own group.
     """
     found: list[tuple[nn.Module, Sequence[str]]] = []
     for part in module.modules():
@@ -76,24 +76,24 @@ def layer_groups(module: nn.Module, kinds: tuple[type, ...]) -> list[tuple[nn.Mo
 
 
 def can_speed_up(module: nn.Module) -> bool:
-    """Return True if a module is on a CPU and no part has a replaced `forward`, which a copy would not follow."""
+    """Return True if a module is on a CPU and no part has a replaced `forward`, which a copy would ignore."""
     on_cpu = all(weight.device.type == "cpu" for weight in module.parameters())
     return on_cpu and not any("forward" in vars(part) for part in module.modules())
 
 
 def shared_copy(module: AnyModule, keep: Sequence[object] = ()) -> AnyModule:
     """Return a copy of a module's structure that shares all tensors and the objects in `keep`."""
-    # Weights that a hook makes of others, as pruning does, are plain attributes.
+    # Weights that a hook computes, for example for pruning, are plain attributes.
     made = [one for part in module.modules() for one in vars(part).values() if isinstance(one, Tensor)]
     shared = [*module.parameters(), *module.buffers(), *made, *keep]
     return copy.deepcopy(module, {id(thing): thing for thing in shared})
 
 
 def versions(weights: Iterable[Tensor]) -> list[tuple[int, int, list[float]]]:
-    """Return for each weight its address, how often it was written, and on a CPU some of its numbers.
+    """Return for each weight its address, the number of writes, and on a CPU some of its numbers.
 
-    While the result stays equal, copies of the weights are valid. The numbers show what was written through `.data`,
-    which PyTorch does not count.
+    While the result stays equal, copies of the weights are valid. The numbers reveal writes through `.data`, which
+    PyTorch does not count.
     """
     return [
         (weight.data_ptr(), 0 if weight.is_inference() else weight._version, _sample(weight))
@@ -102,16 +102,16 @@ def versions(weights: Iterable[Tensor]) -> list[tuple[int, int, list[float]]]:
 
 
 def _sample(weight: Tensor) -> list[float]:
-    """Return numbers from all parts of a weight; none on a GPU, where the host would wait and copies do not run."""
+    """Return numbers from all parts of a weight; [] on a GPU, where the host would wait and no copies run."""
     if weight.device.type != "cpu":
         return []
     parts = [part.detach().flatten() for part in plain_parts(weight)]
-    # An odd step: a multiple of the columns would stay in a few of them.
+    # The step is odd, because a multiple of the number of columns would read only a few columns.
     return [number for part in parts for number in part[:: part.numel() // _SAMPLED | 1].tolist()]
 
 
 def plain_parts(weight: Tensor) -> list[Tensor]:
-    """Return the plain tensors that a weight is made of: itself, or the parts of a quantised one, such as torchao's."""
+    """Return the plain tensors of a weight: itself, or the parts of a quantised one, such as torchao's."""
     flatten: Any = getattr(weight, "__tensor_flatten__", None)
     if is_plain(weight) or flatten is None:
         return [weight]

@@ -1,8 +1,8 @@
-"""Attention of a few new tokens on a CPU, with the query heads that share keys and values as rows of one product.
+"""Attention of a few new tokens on a CPU: query heads that share keys and values are rows of one product.
 
-transformers repeats keys and values for every query head, or lets the kernel read them once per head. A lone row in
-bfloat16 is slow in that kernel. Here the heads are rows of one product, which reads keys and values once. With 500
-tokens of text a plain step of SmolLM2 in bfloat16 is 1.36 times as fast, and with eight sequences 2.6 times
+transformers repeats keys and values for every query head, or lets the kernel read them once per head. In bfloat16 that
+kernel is slow with a single row. Here the heads are rows of one product, which reads keys and values once. With 500
+tokens of text a plain step of SmolLM2 in bfloat16 is 1.36 times as fast, and 2.6 times with eight sequences
 (docs/development/log.md).
 
 Shapes: B batch, Q query heads, G key-value heads, N new tokens, S slots seen, C width of a head.
@@ -21,18 +21,18 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 _NAME = "clover_grouped"
-_chosen = {"sdpa"}  # names of what may be replaced by another attention
-_FEW = 256  # prompts, whose products have more rows, gain nothing
+_chosen = {"sdpa"}  # names of attentions that may be replaced by another one
+_FEW = 256  # with more rows, as in prompts, nothing is gained
 
 
 class OfLastMask:
-    """What was made of the mask that came last, which is that of all layers of a pass, for use by several threads."""
+    """A cache for a value computed from the last mask, because all layers of a pass share one; safe for threads."""
 
     def __init__(self) -> None:
-        self._kept: Any = None  # the mask, weakly; what else the result depends on; the result
+        self._kept: Any = None  # a weak reference to the mask; the rest of the key; the value
 
     def get(self, mask: Tensor, way: Hashable, make: Callable[[], Any]) -> Any:
-        """Return what `make` returns for a mask, or has returned for it; `way` says what else that depends on."""
+        """Return the stored value for a mask and `way`, or make it; `way` is all else that the value depends on."""
         kept = self._kept
         if kept is None or kept[0]() is not mask or kept[1] != way:
             self._kept = kept = weakref.ref(mask), way, make()
@@ -53,7 +53,7 @@ def attend(
     """Return the attention [B, Q, N, C] of query [B, Q, N, C] over key and value [B, G, S, C].
 
     `mask` [B, 1, N, S] is Bool, or is added to the scores; None if every token sees all slots. With `causal`, N = S and
-    each token sees those up to its own.
+    each token sees the slots up to its own.
     """
     groups = query.shape[1] // key.shape[1]
     if causal or not _suits(query, key):
@@ -71,12 +71,12 @@ def attend(
 
 
 def group_queries(module: nn.Module) -> None:
-    """Make the transformers models in a module attend in this way, if their classes accept another attention."""
+    """Let the transformers models in a module use `attend`, if their classes accept another attention."""
     choose_attention(module, _NAME, _attention)
 
 
 def choose_attention(module: nn.Module, name: str, attention: Callable[..., Any]) -> None:
-    """Make the transformers models in a module use an attention, which gets this name, if their classes accept it."""
+    """Register an attention by a name, and let the transformers models in a module use it if their classes can."""
     AttentionInterface.register(name, attention)
     AttentionMaskInterface.register(name, sdpa_mask)
     _chosen.add(name)
@@ -104,7 +104,7 @@ def _attention(
     scaling: float | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attend for a model, which expects [B, N, Q, C]; cases that `attend` lacks go to transformers' own function."""
+    """Attend for a model, which expects [B, N, Q, C]; transformers' own function handles what `attend` cannot."""
     whole = attention_mask is None and query.shape[2] > 1  # plain text, which is causal
     special = any(options.get(name) is not None for name in ("position_bias", "softcap"))
     per_head = attention_mask is not None and attention_mask.shape[1] > 1

@@ -1,13 +1,12 @@
-"""Decoder layers of LLaMA's form with half as many small operators, and the same numbers to the last bit.
+"""Run decoder layers of LLaMA's form with half as many small operators, and the same numbers to the last bit.
 
     y = x + Wo attention(rotate(Wq n(x)), rotate(Wk n(x)), Wv n(x)),   z = y + Wd (act(Wg n'(y)) * Wu n'(y))
 
-Beside its products such a layer runs some sixty operators and ten calls of modules in transformers. With a few rows
-they take a tenth of a step, and so long at a stretch that the threads of the next product have gone to sleep.
+In transformers such a layer runs some sixty operators and ten calls of modules besides its products. With a few rows
+they take a tenth of a step. They also take so long at a stretch that threads sleep before the next product.
 
-No list of classes says which layers are of this form: `streamline` runs each kind of layer on random inputs, and
-changes those that then give the very bits that they gave before. Gradients and compilers use the layers' own code, and
-so do inputs that are shaped otherwise than those that were tried.
+There is no list of classes of this form. `streamline` runs each kind of layer on random inputs, and changes it if the
+result has exactly the same bits. Gradients, compilers and inputs of other shapes use the layer's own code.
 
 Shapes: B batch, N new tokens, H hidden, Q query heads, G key-value heads, C width of a head.
 """
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.functional import rms_norm
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-_MOST_ROWS = 1024  # with more, a layer's products take so long that nothing else counts
+_MOST_ROWS = 1024  # with more, a layer's products take nearly all of the time
 _PARTS = ("input_layernorm", "self_attn", "post_attention_layernorm", "mlp")
 _FAILURES = (
     AssertionError,
@@ -32,11 +31,11 @@ _FAILURES = (
     TypeError,
     ValueError,
 )
-_ROWS, _TOKENS, _BEFORE = 2, 5, 3  # of the random inputs: rows, new tokens, tokens in the cache
+_ROWS, _TOKENS, _BEFORE = 2, 5, 3  # random inputs: rows, new tokens, tokens in the cache
 
 
 def streamline(module: nn.Module) -> None:
-    """Change the layers of LLaMA's form in a module, a copy made by `shared_copy`, to run fewer operators."""
+    """Let the layers of LLaMA's form run fewer operators, in a module that `shared_copy` made."""
     tried = dict[Any, bool]()
     for layer in list(module.modules()):
         if not _may_be(layer):
@@ -49,7 +48,7 @@ def streamline(module: nn.Module) -> None:
 
 
 class Streamlined(nn.Module):
-    """What the class of a changed layer has in front of its own; the layer keeps its parts and their names."""
+    """The base class that a changed layer gets in front of its own class; its parts keep their names."""
 
     self_attn: Any
     mlp: Any
@@ -65,7 +64,7 @@ class Streamlined(nn.Module):
         position_embeddings: tuple[Tensor, Tensor] | None = None,
         **options: Any,
     ) -> Any:
-        """Return z [B, N, H] of x [B, N, H], what is added to the scores, and the cosines and sines [B, N, C]."""
+        """Return z [B, N, H] for x [B, N, H], an additive mask, and the rotary cosines and sines [B, N, C]."""
         if args or not self._suits(hidden_states, position_embeddings):
             return super().forward(
                 hidden_states,
@@ -82,7 +81,7 @@ class Streamlined(nn.Module):
         return hidden_states + mlp.down_proj(mlp.act_fn(mlp.gate_proj(read)) * mlp.up_proj(read))
 
     def _suits(self, hidden_states: Tensor, rotation: tuple[Tensor, Tensor] | None) -> bool:
-        """Return True for inputs as those that were tried, if neither gradients nor a compiler need the own code."""
+        """Return True for inputs like those that were tried, unless gradients or a compiler need the own code."""
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or self.training or rotation is None:
             return False
         cosine = rotation[0]
@@ -116,18 +115,18 @@ def _class_of(kind: type) -> type:
 
 
 def _normed(norm: Any, states: Tensor) -> Tensor:
-    """Return w · (x / rms(x)), rounded to the dtype of x before it is multiplied by w."""
+    """Return w · (x / rms(x)); the quotient is rounded to the dtype of x before the product."""
     return norm.weight * rms_norm(states, norm.weight.shape, None, norm.variance_epsilon)
 
 
 def _rotated(states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Return (a, b) · cos + (-b, a) · sin [B, Q, N, C] of heads (a, b), whose halves turn in pairs."""
+    """Return (a, b) · cos + (-b, a) · sin [B, Q, N, C], where a and b are the halves of each head."""
     first, second = states.chunk(2, dim=-1)
     return (states * cosine).add_(torch.cat((-second, first), dim=-1).mul_(sine))
 
 
 def _may_be(layer: Any) -> bool:
-    """Return True if a layer has the parts of LLaMA's form, no hooks that would be passed over, and is not trained."""
+    """Return True if a layer has the parts of LLaMA's form, no hooks, which would be skipped, and is not trained."""
     parts = all(hasattr(layer, name) for name in _PARTS)
     if not parts or layer.training or not hasattr(layer.input_layernorm, "variance_epsilon"):
         return False
@@ -138,7 +137,7 @@ def _may_be(layer: Any) -> bool:
 
 
 def _facts(layer: nn.Module) -> Iterator[object]:
-    """Yield what two layers must have in common so that one speaks for both: all but weights and their number."""
+    """Yield the properties that layers of one kind share: all but the values of weights and the layer's number."""
     for name, part in layer.named_modules():
         plain = {
             key: value
@@ -160,12 +159,12 @@ def _is_same(layer: Any) -> bool:
             torch.equal(*(_run(one, weight, tokens, seen) for one in (layer, changed)))
             for tokens, seen in ((1, 0), (_TOKENS, 0), (_TOKENS, _BEFORE), (1, _BEFORE))
         )
-    except _FAILURES:  # of a layer that is made otherwise, and takes no such inputs
+    except _FAILURES:  # the layer is built differently and does not accept these inputs
         return False
 
 
 def _run(layer: Any, like: Tensor, tokens: int, seen: int) -> Tensor:
-    """Return a layer's output for random inputs, which are the same in every call, after `seen` tokens in the cache."""
+    """Return a layer's output for random inputs, the same in every call, with `seen` tokens in the cache."""
     noise, attention = torch.Generator().manual_seed(tokens), layer.self_attn
 
     def drawn(*shape: int) -> Tensor:
@@ -182,7 +181,7 @@ def _run(layer: Any, like: Tensor, tokens: int, seen: int) -> Tensor:
 
 
 class _Store:
-    """A cache with random keys and values before those that come."""
+    """A cache that puts random keys and values before new ones."""
 
     def __init__(self, drawn: Any, seen: int, layer: int):
         self._drawn, self._seen, self._layer = drawn, seen, layer

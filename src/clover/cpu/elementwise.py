@@ -1,7 +1,7 @@
-"""Operators on single numbers that give the same bits wherever a number stands in a tensor.
+"""Elementwise operators that give a number the same bits at any place of a tensor.
 
-PyTorch computes most numbers of a tensor in vectors, and the last ones of a thread's share one by one. For some
-functions the two ways differ in the last bit, for some they do not; that depends on the processor, so it is tried here.
+PyTorch computes most numbers of a tensor in vectors, but the last ones of each thread one by one. For some functions
+the two results differ in the last bit. That depends on the processor, so it is tried here.
 """
 
 from collections.abc import Callable
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-_SERIAL = 2**14  # numbers that one thread computes; PyTorch shares out more than 2^15
-_VECTOR = 64  # a multiple of the numbers of any vector
+_SERIAL = 2**14  # numbers for a single thread; PyTorch uses several for more than 2^15
+_VECTOR = 64  # a multiple of the length of any vector
 _PACKAGES = ("torch.nn.modules.activation", "transformers.activations")
-_CLOSE = 0.02  # the largest difference of the two ways that is rounding
+_CLOSE = 0.02  # the largest difference that counts as rounding
 
 
 class Alike(nn.Module):
@@ -35,7 +35,7 @@ class Alike(nn.Module):
 
 
 def compute_alike(module: nn.Module) -> None:
-    """Replace the activation functions of a module, a copy made by `shared_copy`, whose bits depend on the place."""
+    """Replace activation functions whose bits depend on the place, in a module that `shared_copy` made."""
     dtype = next(module.parameters()).dtype
     for part in list(module.modules()):
         for name, child in list(part.named_children()):
@@ -49,16 +49,16 @@ def compute_alike(module: nn.Module) -> None:
 
 @lru_cache(maxsize=1)
 def functions_are_alike() -> bool:
-    """Return True if the functions that attention and rotary positions use give the same bits at any place."""
+    """Return True if the functions of attention and rotary positions give the same bits at any place."""
     functions = (torch.exp, torch.tanh, torch.cos, torch.sin)
     return all(is_alike(function, torch.float32) for function in functions)
 
 
 @torch.no_grad()
 def is_alike(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> bool:
-    """Return True if a function has the same bits for numbers in vectors and for numbers one by one.
+    """Return True if a function gives the same bits for numbers in vectors and for numbers one by one.
 
-    All numbers of 16 bits are tried, or as many of a wider dtype.
+    All numbers of a 16-bit dtype are tried, or as many random ones of a wider dtype.
     """
     inputs = _inputs(dtype)
     apart = inputs.new_zeros(len(inputs), 2)
@@ -75,7 +75,7 @@ def is_alike(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> bool:
 
 @torch.no_grad()
 def _is_elementwise(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> bool:
-    """Return True if outputs depend on one input each."""
+    """Return True if each output depends on one input only."""
     inputs = torch.linspace(-4, 4, 7, dtype=dtype, device="cpu")
     whole, alone = function(inputs), torch.cat([function(one) for one in inputs.split(1)])
     return whole.shape == alone.shape and bool((whole - alone).abs().max() < _CLOSE)

@@ -1,8 +1,8 @@
-"""A copy of a model in which a token has the same bits however many tokens are computed beside it.
+"""Copy a model so that a token has the same bits however many tokens are computed with it.
 
-Attention is exact in any order (`clover.cpu.whole_attention`), activation functions do not depend on the place of a
-number, and the linear layers are replaced: by products of int8 (`clover.cpu.int8`), or by products of always as many
-rows (`clover.cpu.fixed_rows`). Norms and the softmax of the logits add each row by itself.
+In the copy, attention is exact in any order (`clover.cpu.whole_attention`), activation functions do not depend on the
+place of a number, and linear layers are products of int8 (`clover.cpu.int8`) or products with a fixed number of rows
+(`clover.cpu.fixed_rows`). Norms and the softmax of the logits already add each row by itself.
 
 Gradients and compilers use the plain weights, which the new layers share.
 
@@ -27,12 +27,12 @@ from clover.errors import UserError
 
 _LINEAR = (nn.Linear, Conv1D)
 _TRIED = 32  # rows that are moved to other places
-# Computes the outputs [R, O], in a dtype, of rows [R, I].
+# A product computes outputs [R, O] from rows [R, I] and the dtype of the outputs.
 Product = Callable[[Tensor, torch.dtype], Tensor]
 
 
 class _Shared(SharedOutputs):
-    """One product for layers that read the same input: of rows [R, I] and a dtype."""
+    """One product for layers that read the same input."""
 
     def __init__(self, product: Product, sizes: Sequence[int]):
         super().__init__(sizes)
@@ -45,7 +45,7 @@ class _Shared(SharedOutputs):
 
 
 class ExactLayer(nn.Module):
-    """A linear layer over the weights of another one, which runs another product unless gradients are on."""
+    """A linear layer that shares another one's weights and runs another product, unless gradients are on."""
 
     def __init__(self, layer: Any, shared: _Shared, index: int):
         super().__init__()
@@ -62,13 +62,13 @@ class ExactLayer(nn.Module):
 
 
 def exact_layers(layers: Sequence[Any], product: Product) -> list[ExactLayer]:
-    """Return new layers for layers that read the same input; `product` has the outputs of all, side by side."""
+    """Return new layers for layers that read the same input; `product` computes all outputs side by side."""
     shared = _Shared(product, [len(weight_of(layer)) for layer in layers])
     return [ExactLayer(layer, shared, index) for index, layer in enumerate(layers)]
 
 
 def weight_of(layer: Any) -> Tensor:
-    """Return the weight [O, I] of a linear layer, or of transformers' Conv1D, which stores it the other way."""
+    """Return the weight [O, I] of a linear layer, or of transformers' Conv1D, which stores the transpose."""
     return (layer.weight.T if isinstance(layer, Conv1D) else layer.weight).detach()
 
 
@@ -91,7 +91,7 @@ class ExactModel:
     Attributes:
         model: the copy; it shares all tensors with the original.
         layers: the new layers of the copy.
-        left: numbers of weights that stay as they are, by the names of their parameters, embeddings left out.
+        left: the sizes of the weights that stay as they are, by the parameters' names; embeddings are not counted.
     """
 
     model: Any
@@ -100,25 +100,25 @@ class ExactModel:
 
     @property
     def products(self) -> list[Any]:
-        """Return what computes the layers' outputs, each once; its `product` may be replaced."""
+        """Return the distinct objects that compute the layers' outputs; their `product` may be replaced."""
         return list(dict.fromkeys(layer.shared for layer in self.layers))
 
     @cached_property
     def replaced(self) -> int:
-        """Return the numbers of all weights of the new layers."""
+        """Return the size of all weights of the new layers."""
         return sum(layer.weight.numel() for layer in self.layers)
 
     @property
     def left_words(self) -> str:
-        """Return which weights are not in the new layers, in one line; empty if all are."""
+        """Return a sentence about the weights that are not in the new layers; "" if all are."""
         if not self.left:
             return ""
         share = (count := sum(self.left.values())) / (count + self.replaced)
-        return f"{share:.0%} of the weights stay as they are and not int8, such as {next(iter(self.left))}"
+        return f"{share:.0%} of the weights are not rounded to int8, such as {next(iter(self.left))}"
 
     @torch.no_grad()
     def why_uneven(self) -> str | None:
-        """Return None if the products give a row the same bits in every place and beside any rows; else why not.
+        """Return why the bits of a row depend on its place or on other rows; None if they do not.
 
         One product of each shape is tried.
         """
@@ -137,10 +137,10 @@ def exact_copy(
     find_parts: Callable[[Any], Collection[nn.Module]],
     make: Callable[[Mapping[str, Sequence[Any]]], Iterable[Sequence[nn.Module]]],
 ) -> ExactModel:
-    """Return a copy of a model with new linear layers in the parts that `find_parts` finds in it.
+    """Return an exact copy of a model, with new linear layers in the parts that `find_parts` finds in it.
 
-    `make` returns new layers for each group of layers that read the same input, named by their place in the model.
-    UserError if the model is not whole on a CPU, or its weights are quantised.
+    `make` gets groups of layers that read the same input, by their place in the model, and returns new layers for each
+    group. UserError if the model is not entirely on a CPU, or its weights are quantised.
     """
     _check_model(model)
     copied = shared_copy(model)
@@ -164,7 +164,7 @@ def exact_copy(
 
 
 def _left(parts: Iterable[nn.Module], whole: nn.Module) -> dict[str, int]:
-    """Return the sizes of matrices that are used by none of the new layers, and are no table of embeddings."""
+    """Return the sizes of the matrices that neither a new layer nor a table of embeddings uses."""
     inside = {
         weight
         for part in parts
@@ -180,9 +180,9 @@ def _left(parts: Iterable[nn.Module], whole: nn.Module) -> dict[str, int]:
 
 def _check_model(model: nn.Module) -> None:
     if not all(map(is_plain, model.parameters())):
-        raise UserError("the target's weights are quantised already; leave int8 weights and --exact out")
+        raise UserError("the target's weights are already quantised; leave out int8 weights and --exact")
     if not can_speed_up(model):
         raise UserError(
-            "a target whose layers were changed or spread, as device_map does, can have neither int8 weights nor "
-            "--exact; load it whole, on a CPU"
+            "a target whose layers were changed, or spread over devices by device_map, cannot have int8 weights or "
+            "--exact; load it on a CPU only"
         )

@@ -1,10 +1,10 @@
-"""Linear layers that always multiply as many rows, so that the bits of one do not depend on how many there are.
+"""Linear layers that always multiply 32 rows, so that the bits of a row do not depend on the number of rows.
 
-How a product of floating numbers is summed follows from its sizes. With the sizes fixed, each row is summed in its own
-order, whatever the other rows hold. So rows go through the product 32 at a time, the last ones filled up with zeros.
-On a processor with AMX that many take hardly longer than one. Whether it holds is tried when a target is loaded
-(`clover.target.exact`). The idea of kernels whose result does not depend on the batch: He and others, "Defeating
-Nondeterminism in LLM Inference", Thinking Machines, 2025.
+The order of the sums in a floating-point product follows from its sizes. With fixed sizes each row is summed in the
+same order, whatever the other rows are. So rows go through the product 32 at a time, and zeros fill up the last part.
+With AMX, 32 rows take hardly longer than one. When a target is loaded, `clover.target.exact` checks that this works.
+Kernels whose results do not depend on the batch: He and others, "Defeating Nondeterminism in LLM Inference", Thinking
+Machines, 2025.
 
 Shapes: R rows, O outputs and I inputs of one layer.
 """
@@ -32,7 +32,7 @@ class FixedProduct:
     Args:
         weight: W [O, I].
         bias: b [O].
-        packed: whether W is packed, which makes a copy of it.
+        packed: whether to pack W, which copies it.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None, packed: bool):
@@ -53,19 +53,16 @@ class FixedProduct:
 def fixed_rows_copy(model: nn.Module, find_parts: Callable[[Any], Collection[nn.Module]]) -> ExactModel:
     """Return a copy of a model whose linear layers multiply 32 rows at a time, in the parts that `find_parts` finds.
 
-    UserError if the model is not whole on a CPU, its weights are quantised, or of another dtype than bfloat16 and
-    float32.
+    UserError if the model is not entirely on a CPU, or its weights are quantised or neither bfloat16 nor float32.
     """
     dtypes = {weight.dtype for weight in model.parameters()}
     if not dtypes <= set(_DTYPES):
-        raise UserError(
-            "exact texts are for bfloat16 and float32 (--dtype); choose one, or leave --exact out"
-        )
+        raise UserError("exact texts need bfloat16 or float32 (--dtype); choose one, or leave --exact out")
     packed = all(map(can_pack, dtypes)) and bytes_in_memory(model.parameters()) <= MAX_SECOND_COPY
 
     def make(groups: Mapping[str, Sequence[Any]]) -> Iterator[Sequence[nn.Module]]:
         for layers in groups.values():
-            # Weights that are not packed are used where they are: side by side they would be a copy.
+            # Weights that are not packed are used in place, because joining them would copy them.
             together = [layers] if packed else [[layer] for layer in layers]
             yield [layer for some in together for layer in exact_layers(some, _product(some, packed))]
 

@@ -1,9 +1,9 @@
-"""Linear layers whose weights and inputs are whole numbers of eight bits, summed exactly.
+"""Linear layers whose weights and inputs are rounded to int8, with exact sums.
 
-Every row of the input has a scale, and every output of a weight. Products are of int8 and sums of int32, which are
-exact in any order, so the result of a row does not depend on the rows beside it: a token has the same numbers to the
-last bit in a plain step, in a tree and in a batch. Of rows with outliers the numbers have fifteen bits: they go through
-the product as two rows of int8 (docs/int8.md).
+Every row of the input and every output of a weight has a scale. Products of int8 are added as int32, which is exact in
+any order. So the result of a row does not depend on the other rows: a token has the same numbers to the last bit in a
+plain step, in a tree and in a batch. Rows with outliers are rounded to fifteen bits, and go through the product as two
+rows of int8 (docs/int8.md).
 
 Gradients and compilers use the plain weights, which the layers share.
 
@@ -32,23 +32,23 @@ from clover.cpu.linear import MAX_INT8_BYTES, FastLinear, int8_linear, may_repla
 from clover.cpu.whole_attention import trial
 from clover.errors import UserError
 
-INT8 = "int8"  # how users name these weights
-_BLOCK = 192  # rows of int8 that are multiplied at once: with more, a product takes the longer for each
+INT8 = "int8"  # the users' name of these weights
+_BLOCK = 192  # rows of int8 in one product; with more, each row takes longer
 _ROUNDED = 2048  # outputs whose weights are rounded at once
-_WIDEST = 20_480  # outputs of one product: what lies between the operators stays small
-# Of the outputs' length lost by rounding rows to eight bits: with more, they have fifteen. The first is taken that
-# changes the distributions of a text by at most so many nats per token.
+_WIDEST = 20_480  # most outputs of one product, so that intermediate results stay small
+# A product whose rows lose more than a share `_LOUD` of the outputs' length by eight bits gets fifteen. `refine` takes
+# the first share that changes the distributions of a text by at most `_CHANGED` nats per token.
 _LOUD, _CHANGED = (0.015, 0.01, 0.007, 0.0), 0.004
-THRESHOLDS = (*_LOUD, _CHANGED)  # what `refine` decides by
-_LARGE = 2**23  # numbers of an lm_head for which rounding the rows pays
-# Finds tensors of a layout by name, or makes them by a function of the name, and keeps them; None if it cannot.
+THRESHOLDS = (*_LOUD, _CHANGED)  # the constants of `refine`
+_LARGE = 2**23  # size of an lm_head for which it pays to round the rows
+# A function that finds the tensors of a layout, or makes them by name and stores them; it returns None if it cannot.
 Keep = Callable[[Mapping[str, Tensor], Callable[[str], Tensor]], Mapping[str, Tensor] | None]
-_LEAST = 1e-30  # of what is divided by: rows and weights that are all zero
+_LEAST = 1e-30  # the least divisor, for rows and weights that are all zero
 
 
 @lru_cache(maxsize=1)
 def sums_are_exact() -> bool:
-    """Return True if this processor's products of int8 are exact in one of two ways, by what `_is_exact` tries."""
+    """Return True if this processor's products of int8 are exact, of signed numbers or of halves."""
     return torch.backends.mkldnn.is_available() and (_signs_are_exact() or _is_exact(_Sums.of_halves))
 
 
@@ -56,21 +56,21 @@ def sums_are_exact() -> bool:
 def _signs_are_exact() -> bool:
     """Return True if products of signed numbers are exact.
 
-    Processors with AVX2 and without VNNI make the numbers of a row positive, up to 255, and add pairs of products in 16
-    bits, which is too little. Then positive and negative numbers go through the product as two rows, up to 127.
+    On AVX2 without VNNI, oneDNN shifts the numbers of a row to 0 … 255 and adds pairs of products in 16 bits, which
+    may overflow. There the positive and the negative numbers go through the product as two rows of 0 … 127.
     """
     return _is_exact(_Sums.of_signed)
 
 
 def _is_exact(way: Callable[["_Sums", Tensor], Tensor]) -> bool:
-    """Return True if sums are exact for random numbers and for the largest ones that there are."""
+    """Return True if sums are exact for random numbers and for the largest int8 numbers."""
     rows, weight, products = trial(32, 64, 1024)
     sums, expected = _Sums(weight, weight.new_ones(64, dtype=torch.float32)), products.float()
     return all(torch.equal(way(sums, rows[:count]), expected[:count]) for count in (1, 2, 32))
 
 
 class _Sums:
-    """The exact sums of products of rows and a weight of int8, each times the scale of its output."""
+    """The exact sums of products of int8 rows with an int8 weight, each times the scale of its output."""
 
     def __init__(self, weight: Tensor, scales: Tensor):
         self.packed = torch.ops.onednn.qlinear_prepack(weight, [1, weight.shape[1]])
@@ -81,31 +81,31 @@ class _Sums:
         return self.of_signed(rows) if _signs_are_exact() else self.of_halves(rows)
 
     def of_signed(self, rows: Tensor) -> Tensor:
-        """Return the sums of rows of int8 or uint8."""
+        """Return the sums for rows of int8 or uint8."""
         weight = (self.packed, self.scales, self.zeros, None)
         return torch.ops.onednn.qlinear_pointwise(
             rows, 1.0, 0, *weight, 1.0, 0, torch.float32, "none", [], ""
         )
 
     def of_halves(self, rows: Tensor) -> Tensor:
-        """Return the sums of rows of int8, whose positive and negative numbers are two rows."""
+        """Return the sums for rows of int8, with positive and negative numbers as two rows."""
         halves = torch.cat([rows.clamp(min=0), rows.clamp(max=0).neg_()]).to(torch.uint8)
         sums = self.of_signed(halves)
         return sums[: len(rows)].sub_(sums[len(rows) :])
 
 
 class Rounded(NamedTuple):
-    """A weight as whole numbers int8 [O, I], and scales float32 [O]."""
+    """A weight as integers int8 [O, I] and scales float32 [O]."""
 
     whole: Tensor
     scales: Tensor
 
 
 class Int8Product:
-    """The product `x Wᵀ + b` of rows x and a weight W [O, I], both rounded to whole numbers.
+    """The product `x Wᵀ + b` of rows x and a weight W [O, I], both rounded to integers.
 
     Args:
-        weight: of any floating dtype, rounded to eight bits with one scale per output; or rounded already.
+        weight: W in any floating dtype, which is rounded to eight bits with one scale per output; or already rounded.
         fine: round rows to fifteen bits, as two rows of int8, instead of eight.
         bias: b [O].
     """
@@ -126,7 +126,7 @@ class Int8Product:
         if len(self._parts) == 1 and len(rows) <= most:
             return self._outputs(self._parts[0], *self._whole(rows), self.bias).to(dtype)
         outputs = rows.new_empty(len(rows), sum(self._sizes), dtype=dtype)
-        blocks = -(-len(rows) // most)  # of about the same number of rows
+        blocks = -(-len(rows) // most)  # `tensor_split` makes them of nearly equal size
         for inputs, found in zip(rows.tensor_split(blocks), outputs.tensor_split(blocks), strict=True):
             whole, scales = self._whole(inputs)
             biases = repeat(None) if self.bias is None else self.bias.split(self._sizes)
@@ -135,9 +135,9 @@ class Int8Product:
         return outputs
 
     def _whole(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Return rows [R, I] as int8 [R, I] and scales [R, 1]; fine ones as [2 R, I]: 128 times the first R, and more.
+        """Return rows [R, I] as int8 [R, I] and scales [R, 1]. Fine rows are [2 R, I]: high parts, then low parts.
 
-        The operators are not fused, here and in `_outputs`: that could round otherwise at the end of a row.
+        Operators are not fused, here and in `_outputs`, because fused ones may round the end of a row differently.
         """
         exact = rows.to(torch.float32)
         scales = exact.abs().amax(1, keepdim=True).clamp_min_(_LEAST)
@@ -153,7 +153,7 @@ class Int8Product:
         return both, scales
 
     def _outputs(self, part: _Sums, whole: Tensor, scales: Tensor, bias: Tensor | None) -> Tensor:
-        """Return the outputs float32 [R, O'] of a part of the weights."""
+        """Return the outputs float32 [R, O'] of a part of the weight."""
         sums, count = part(whole), len(scales)
         if self.fine:
             sums = sums[count:].add_(sums[:count], alpha=SHIFT)
@@ -162,7 +162,7 @@ class Int8Product:
 
 
 def _rounded(weight: Tensor) -> Rounded:
-    """Return a weight [O, I] as int8, with one scale per output; a part at a time, which takes little memory."""
+    """Round a weight [O, I] to int8 with one scale per output, part by part to save memory."""
     whole = weight.new_empty(weight.shape, dtype=torch.int8)
     scales = weight.new_empty(len(weight), dtype=torch.float32)
     for one, to, scale in zip(*(each.split(_ROUNDED) for each in (weight, whole, scales)), strict=True):
@@ -177,8 +177,8 @@ def int8_copy(
 ) -> ExactModel:
     """Return a copy of a model whose linear layers are products of int8, in the parts that `find_parts` finds in it.
 
-    `keep` finds or makes the rounded weights by name, if they are kept. UserError if the model is not whole on a CPU,
-    or its weights are already quantised.
+    `keep` finds the rounded weights, or makes and stores them; None to store nothing. UserError if the model is not
+    entirely on a CPU, or its weights are already quantised.
     """
 
     def make(groups: Mapping[str, Sequence[Any]]) -> Iterator[Sequence[nn.Module]]:
@@ -193,7 +193,7 @@ def int8_copy(
 
 
 def _kept(groups: Mapping[str, Sequence[Any]], keep: Keep) -> Mapping[str, Tensor] | None:
-    """Return the fields of the rounded weights of groups of layers, by names that begin with the groups'."""
+    """Return the stored fields of the rounded weights, by the groups' names and the fields' names."""
     layout = dict[str, Tensor]()
     for place, layers in groups.items():
         size = [len(weight) for weight in map(weight_of, layers)]
@@ -212,15 +212,15 @@ def _kept(groups: Mapping[str, Sequence[Any]], keep: Keep) -> Mapping[str, Tenso
 def int8_layers(
     layers: Sequence[Any], fine: bool = False, rounded: Rounded | None = None
 ) -> list[ExactLayer]:
-    """Return int8 layers for layers that read the same input, whose weights are `rounded` already if that is given."""
+    """Return int8 layers for layers that read the same input; `rounded` are their weights if already rounded."""
     product = Int8Product(joined_weight(layers) if rounded is None else rounded, fine, joined_bias(layers))
     return exact_layers(layers, product)
 
 
 def int8_head(layer: nn.Linear) -> Any:
-    """Return a draft's lm_head with int8 weights if that is faster, else the layer itself.
+    """Return a draft's lm_head with int8 weights if that is faster, otherwise the layer itself.
 
-    A large one gets products of int8, where they are exact: they read its weights once for any number of rows.
+    A large one gets exact products of int8 if the processor has them, because they read its weights only once.
     """
     large = _LARGE <= layer.weight.numel() <= MAX_INT8_BYTES and may_replace(layer.weight)
     if large and type(layer) in (nn.Linear, FastLinear) and "forward" not in vars(layer) and sums_are_exact():
@@ -229,7 +229,7 @@ def int8_head(layer: nn.Linear) -> Any:
 
 
 class _Noise:
-    """A product that measures how much of its outputs' lengths rounding rows to eight bits loses, on average."""
+    """A product that measures the mean share of its outputs' length that is lost by rounding rows to eight bits."""
 
     def __init__(self, product: Any):
         self.product, self._shares = product, list[Tensor]()
@@ -247,15 +247,15 @@ class _Noise:
 
     @property
     def mean(self) -> float:
-        """Return the mean over all rows; 0 without any."""
+        """Return the mean over all rows; 0 if there were none."""
         return float(torch.cat(self._shares).mean()) if self._shares else 0.0
 
 
 def refine(rounded: ExactModel, run: Callable[[], Tensor]) -> None:
-    """Let the products whose rows have outliers in a run of the model round rows to fifteen bits, and only these.
+    """Let the products whose rows have outliers in a run of the model round rows to fifteen bits.
 
-    `run` returns logits [1, T, V]. How loud an outlier must be is tried, by what the run's distributions are with
-    fifteen bits in all products.
+    `run` returns logits [1, T, V]. The threshold for outliers is the first of `_LOUD` whose distributions are close to
+    those with fifteen bits in all products.
     """
     shared = rounded.products
     noises = [_Noise(one.product) for one in shared]
@@ -276,12 +276,12 @@ def refine(rounded: ExactModel, run: Callable[[], Tensor]) -> None:
 
 
 def _divergence(expected: Tensor, found: Tensor) -> float:
-    """Return how far log-probabilities [1, T, V] are from the expected ones, per token, in nats."""
+    """Return the mean divergence of log-probabilities [1, T, V] from the expected ones, in nats per token."""
     return float((expected.exp() * (expected - found).nan_to_num(0.0)).sum(-1).mean())
 
 
 def check_processor(device: torch.device) -> None:
-    """Raise UserError if there are no exact products of int8 on a device."""
+    """Raise UserError if a device has no exact products of int8."""
     if device.type != "cpu":
         raise UserError("int8 weights need a CPU; leave --weights out, or choose the device cpu")
     if not sums_are_exact():

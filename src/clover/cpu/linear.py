@@ -1,16 +1,16 @@
 """Linear layers that are fast with few rows on a CPU: with packed weights, and in drafts with int8 weights.
 
-Verifying a tree multiplies two to thirty rows by every weight matrix. With a weight packed for oneDNN, this needs at
-most half the time of the general product, so a tree costs little more than a single token. With more rows it needs no
-more time, so all forward passes read the packed weights alone, and plain ones in a mapped file take no memory. Layers
+Verifying a tree multiplies two to thirty rows by every weight matrix. With a weight packed for oneDNN, this takes at
+most half the time of the general product, so a tree costs little more than a single token. Many rows are not slower
+either. So all forward passes read only the packed weights, and plain weights in a mapped file take no memory. Layers
 that read the same input (query, key and value; gate and up) run as one product.
 
-The text does not depend on a draft's weights. For few rows a draft therefore uses int8 weights with one scale per
-output, which are a quarter of the bytes of float32; for more rows, weights packed as bfloat16. A target's weights are
-never rounded.
+The text does not depend on a draft's weights. So a draft uses int8 weights with one scale per output for few rows,
+which have a quarter of the bytes of float32, and weights packed as bfloat16 for more rows. A target's weights are never
+rounded.
 
-Gradients and compilers use the plain product. Packed and int8 weights are made when a layer first runs few rows; its
-weights must not change after that.
+Gradients and compilers use the plain product. Packed and int8 weights are made when a layer first runs few rows; after
+that its weights must not change.
 
 Shapes: O outputs and I inputs of one layer.
 """
@@ -21,17 +21,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-MAX_INT8_BYTES = 2**28  # of the int8 weights of one model
+MAX_INT8_BYTES = 2**28  # most bytes of a model's int8 weights
 INT8_ROWS = 32  # with more rows, the plain product is as fast as int8 weights
 _INT8_ROWS_BESIDE_PACKED = {"AVX512": 32, "AVX2": 8}  # with more rows, packed weights are as fast
-MIN_ELEMENTS = 2**16  # for smaller weights the call itself needs longer than the product
+MIN_ELEMENTS = 2**16  # for smaller weights the call itself takes longer than the product
 MIN_ELEMENTS_OF_ONE_ROW = 2**18  # for smaller weights a packed product of one row gains nothing
-_PACKED_FOR = 32  # rows that the packing is optimised for; it works with any number
-_INT8_MULTIPLE = 64  # I must be a multiple: the operator reads 16 numbers at once, also beyond the end
+_PACKED_FOR = 32  # the number of rows for which the packing is optimised; it works with any number
+_INT8_MULTIPLE = (
+    64  # I must be a multiple, because the operator reads 16 numbers at once, even beyond the end
+)
 
 
 class Int8Linear:
-    """Compute `x Wᵀ + b` in bfloat16 for a few rows x, with W [O, 64 n] rounded to int8 and one scale per output."""
+    """The product `x Wᵀ + b` in bfloat16 for a few rows x; W [O, 64 n] is rounded to int8, one scale per output."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         exact = weight.detach().to(torch.float32)
@@ -49,7 +51,7 @@ class Int8Linear:
 
 
 class PackedLinear:
-    """Compute `x Wᵀ + b` in the dtype of W [O, I], float32 or bfloat16, which is packed for oneDNN."""
+    """The product `x Wᵀ + b` in the dtype of W [O, I], float32 or bfloat16; W is packed for oneDNN."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None):
         self.dtype = weight.dtype
@@ -67,9 +69,9 @@ class PackedLinear:
 class SharedOutputs:
     """The outputs of layers that read the same input, computed by one product.
 
-    A model calls the layers one by one. The first call computes the outputs of all of them and keeps them; the
-    following calls return their parts if they come with the very tensor that the first call had. A call with another
-    tensor starts again, so that the result is right in any order of calls, and from several threads.
+    A model calls the layers one by one. The first call computes and keeps the outputs of all layers. The following
+    calls return their parts, if they come with the same tensor object. A call with another tensor computes again, so
+    the result is right in any order of calls, and from several threads.
     """
 
     def __init__(self, sizes: Sequence[int]):
@@ -81,13 +83,13 @@ class SharedOutputs:
         kept = self._kept
         if index == 0 or kept is None or kept[0] is not inputs:
             kept = inputs, run(inputs).split(self._sizes, dim=-1)
-        # After the last layer nothing is kept, so that no memory is held until the next step.
+        # After the last layer nothing is kept, to free the memory before the next step.
         self._kept = kept if index < len(self._sizes) - 1 else None
         return kept[1][index]
 
 
 class _Product(SharedOutputs):
-    """The product of one layer, or one product for several layers that read the same input."""
+    """One product for a layer, or for several layers that read the same input."""
 
     def __init__(self, layers: Sequence[Any], packed: bool, int8: bool):
         self.weights, self.biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
@@ -123,7 +125,7 @@ class _Product(SharedOutputs):
 
 
 class FastLinear(nn.Linear):
-    """A linear layer over the weights of another one, as fast as this machine can run it with few rows."""
+    """A linear layer that shares another one's weights, and is as fast as possible here with few rows."""
 
     def __init__(self, layer: nn.Linear, product: _Product, index: int):
         nn.Module.__init__(self)
@@ -143,15 +145,15 @@ class FastLinear(nn.Linear):
 
 
 def int8_linear(layer: nn.Linear) -> nn.Linear:
-    """Return the layer with int8 weights for few rows if that is faster, else the layer itself."""
+    """Return the layer with int8 weights for few rows if that is faster, otherwise the layer itself."""
     if "forward" in vars(layer) or type(layer) not in (nn.Linear, FastLinear):
         return layer
     return fast_layers((layer,), packed=False, int8=layer.weight.numel() <= MAX_INT8_BYTES)[0]
 
 
 def linear_of(weight: Tensor, bias: Tensor | None = None) -> nn.Linear:
-    """Return a frozen layer with this weight [O, I] and bias [O]; no random numbers are drawn."""
-    # On another device it would draw a weight.
+    """Return a frozen layer with this weight [O, I] and bias [O], without drawing random numbers."""
+    # On "meta" no random weight is drawn.
     layer: Any = nn.Linear(1, 1, bias=False, device="meta", dtype=weight.dtype)
     layer.out_features, layer.in_features = weight.shape
     layer.weight = nn.Parameter(weight.detach().contiguous(), requires_grad=False)
@@ -165,20 +167,20 @@ def int8_rows(packed: bool) -> int:
 
 
 def can_pack(dtype: torch.dtype) -> bool:
-    """Return True if oneDNN packs weights of this dtype; bfloat16 needs a processor that computes in it."""
+    """Return True if oneDNN can pack weights of this dtype here; bfloat16 needs a processor that computes in it."""
     if not torch.backends.mkldnn.is_available():
         return False
     return dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def can_have_int8(*weights: Tensor) -> bool:
-    """Return True if this processor has a product with these weights [O, I] as int8."""
+    """Return True if this processor can multiply by these weights [O, I] in int8."""
     operator = torch.backends.cpu.get_cpu_capability() in _INT8_ROWS_BESIDE_PACKED
     return operator and all(map(may_replace, weights)) and weights[0].shape[1] % _INT8_MULTIPLE == 0
 
 
 def fast_layers(layers: Sequence[nn.Linear], packed: bool, int8: bool) -> Sequence[nn.Linear]:
-    """Return layers that read the same input as `FastLinear` with one product; unchanged if that is not faster."""
+    """Replace layers that read the same input by `FastLinear` with one product, unless that is not faster."""
     weights = [layer.weight for layer in layers]
     suits = sum(weight.numel() for weight in weights) >= MIN_ELEMENTS and all(map(may_replace, weights))
     packed = packed and can_pack(weights[0].dtype)
@@ -196,5 +198,5 @@ def may_replace(weight: Tensor) -> bool:
 
 
 def is_plain(weight: Tensor) -> bool:
-    """Return False for a tensor of a class of its own, such as torchao's quantised ones."""
+    """Return False for a tensor of a special class, such as torchao's quantised ones."""
     return type(weight) in (Tensor, nn.Parameter, nn.Buffer)

@@ -1,4 +1,4 @@
-"""Which weights lie in files that the process maps, so that a packed copy is the only one in its own memory."""
+"""Find the weights that are in mapped files: a packed copy of them is the only one in the process's own memory."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -7,13 +7,13 @@ from pathlib import Path
 from torch import Tensor
 
 _MAPS = Path("/proc/self/maps")
-_NO_FILES = ("/dev/", "/memfd:", "/SYSV")  # what looks like a file there and is memory
+_NO_FILES = ("/dev/", "/memfd:", "/SYSV")  # these look like files in the list, but are memory
 
 
 def bytes_in_memory(weights: Iterable[Tensor]) -> int:
-    """Return how many bytes of weights lie in the process's own memory; all where Linux's list of maps is missing."""
+    """Return the bytes of weights in the process's own memory; all bytes if Linux's list of maps is missing."""
     starts, ends = _mapped_files()
-    owned = {weight.data_ptr(): weight.nbytes for weight in weights}  # a weight under two names once
+    owned = {weight.data_ptr(): weight.nbytes for weight in weights}  # counts a weight with two names once
     return sum(size for place, size in owned.items() if not _inside(place, starts, ends))
 
 
@@ -23,7 +23,7 @@ def _inside(place: int, starts: list[int], ends: list[int]) -> bool:
 
 
 def _mapped_files() -> tuple[list[int], list[int]]:
-    """Return the first addresses of the mapped files, ascending, and the addresses after them."""
+    """Return the start addresses of the mapped files, ascending, and their end addresses."""
     starts, ends = list[int](), list[int]()
     for line in _MAPS.read_text(errors="replace").splitlines() if _MAPS.is_file() else ():
         place, _, _, _, inode, *name = line.split(maxsplit=5)

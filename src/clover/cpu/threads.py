@@ -1,13 +1,13 @@
-"""Let PyTorch's threads spin while this process has its cores to itself, and sleep once others want them.
+"""Let PyTorch's threads spin while this process has its cores to itself, and sleep when other processes need them.
 
-A thread that waits for the others of a product can spin, which is fastest where nothing else runs, or sleep. Spinning
-takes the cores from other processes: two on two cores then decode a tenth as fast as with threads that sleep, and one
-alone with threads that sleep needs a quarter to a third more for a step (docs/development/log.md). So nothing fixed is
-right, and this module looks: the kernel counts how long the threads of a process waited for a core.
+A thread that waits for the other threads of a product can spin or sleep. Spinning is fastest if nothing else runs;
+sleeping makes a step a quarter to a third longer. But spinning threads take cores from other processes: two processes
+on two cores then decode a tenth as fast as with sleeping threads (docs/development/log.md). So no fixed choice is
+right. The kernel counts how long the threads of a process waited for a core, and this module chooses by that.
 
-PyTorch's OpenMP, libgomp, lets threads spin for milliseconds, but sleep almost at once while a process has more of its
-threads than there are cores. A thread of our own, with idle helpers of its own, brings that about for as long as it
-lives. With another OpenMP, and where the kernel does not count, nothing is changed.
+PyTorch's OpenMP, libgomp, lets threads spin for milliseconds. But they sleep almost at once while the process has more
+OpenMP threads than there are cores. An extra thread with idle helpers causes that for as long as it lives. With another
+OpenMP, or a kernel that does not count, nothing changes.
 """
 
 import threading
@@ -17,15 +17,15 @@ from pathlib import Path
 import torch
 
 _COUNTS = Path("/proc/self/task")  # of each thread: nanoseconds run, nanoseconds waited for a core, …
-# Seconds between two looks; a burst of another process, shorter than a tenth of it, is no contention.
+# Seconds between two measurements: long enough to ignore short bursts of another process.
 _EVERY = 0.5
-_CONTENDED, _CALM = 0.4, 0.25  # seconds that all threads together waited, in a second
-_CALM_LOOKS = 4  # that end the sleeping
-_ENOUGH = 2**17  # numbers whose sum takes several threads
+_CONTENDED, _CALM = 0.4, 0.25  # seconds per second that all threads together waited for a core
+_CALM_LOOKS = 4  # calm measurements after which threads spin again
+_ENOUGH = 2**17  # a sum of so many numbers starts the helper threads
 
 
 class Waiting:
-    """How the threads of this process wait; `look` is called between forward passes, by any thread.
+    """The way in which the threads of this process wait. Any thread calls `look` between forward passes.
 
     Attributes:
         asleep: True while threads sleep instead of spinning.
@@ -37,7 +37,7 @@ class Waiting:
         self._looked, self._waited, self._calm = time.monotonic(), waited(), 0
 
     def look(self) -> None:
-        """Measure, if it is time to, and choose how threads wait from now on."""
+        """Measure if `_EVERY` seconds have passed, and choose how threads wait from now on."""
         now = time.monotonic()
         if now < self._looked + _EVERY or not self._lock.acquire(blocking=False):
             return
@@ -49,7 +49,7 @@ class Waiting:
             self._lock.release()
 
     def choose(self, share: float) -> None:
-        """Sleep from the first contended look on, and spin again after `_CALM_LOOKS` calm ones."""
+        """Let threads sleep after one contended measurement, and spin again after `_CALM_LOOKS` calm ones."""
         self._calm = self._calm + 1 if share < _CALM else 0
         if share > _CONTENDED and not self.asleep:
             self.asleep, self._awake = True, threading.Event()
@@ -60,20 +60,20 @@ class Waiting:
 
 
 def waited() -> float:
-    """Return for how many seconds threads of this process have waited for a core; 0 where the kernel does not count."""
+    """Return the seconds that threads of this process have waited for a core; 0 if the kernel does not count."""
     nanoseconds = 0
     for counts in _COUNTS.glob("*/schedstat"):
         try:
             nanoseconds += int(counts.read_bytes().split()[1])
-        except (OSError, IndexError):  # a thread that ended
+        except (OSError, IndexError):  # the thread has ended
             continue
     return nanoseconds / 1e9
 
 
 def _hold_helpers(until: threading.Event) -> None:
-    """Be a thread with helpers, as each that computes has, until an event."""
+    """Start OpenMP's helper threads for the calling thread, and keep them until an event."""
     torch.ones(_ENOUGH).sum()
     until.wait()
 
 
-WAITING = Waiting()  # how this process waits: libgomp, too, has one state for all threads
+WAITING = Waiting()  # one for the process, because libgomp has one state for all threads

@@ -1,14 +1,14 @@
-"""Attention of whole numbers: every sum is exact, so a token's result has the same bits wherever the token stands.
+"""Attention of whole numbers: every sum is exact, so a token's result has the same bits at any place.
 
-The result of a floating sum depends on its order, and the order on how many rows are computed together and on where
-keys lie in the cache. Here queries have eight bits, keys fifteen and values eight, and their products are added as
-int32. Exponentials are rounded to whole numbers before they are added. Between the sums stand operators on single
-elements, and maxima, which have no order either. Slots that a token does not see have exactly the weight zero.
-docs/lossless.md has the proof.
+The result of a floating-point sum depends on its order. The order depends on the number of rows that are computed
+together, and on the places of keys in the cache. Here queries have eight bits, keys fifteen and values eight, and their
+products are added as int32. Exponentials are rounded to whole numbers before they are added. The only operators between
+the sums are elementwise, or maxima, which do not depend on an order. Slots that a token does not see have exactly the
+weight zero. docs/lossless.md has the proof.
 
 Shapes: B batch, Q query heads, G key-value heads, R = Q / G, N new tokens, S slots, C and D widths of keys and values,
-P pairs of a text and a key-value head, n tokens of one block, E slots of one block; T heads whose keys and values lie
-together, K = G / T.
+P pairs of a text and a key-value head, n tokens of one block, E slots of one block; T heads whose keys and values are
+stored together, K = G / T.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from clover.cache.whole import MOST, SHIFT, WholeCache, WholeTexts, whole_rows
 from clover.cpu.attention import OfLastMask, choose_attention
 
 _NAME = "clover_whole"
-_BLOCK = 2**18  # scores that are computed at once, so that they stay in the processor's cache
-# The largest exponential as a whole number: 1,024 of them are below 2^24, where float32 is exact.
+_BLOCK = 2**18  # scores that are computed at once, so that they fit the processor's cache
+# The largest exponential as a whole number. The sum of 1,024 of them is below 2^24, where float32 is exact.
 _TOP = 15000
 _SUMMED = 1024
-_PLANE = 256  # one in the high plane of a weight stands for as many in the low plane
+_PLANE = 256  # a weight is 256 times its high plane plus its low plane
 _MOST = MOST * _PLANE  # the largest weight of a value
 _LEAST = 1e-30
-_FEW = 32  # rows of products of several heads: with more, the product takes the longer for it
+_FEW = 32  # with more rows, a product of several heads at once is slower
 
 
 def attend_exactly(module: nn.Module) -> None:
-    """Make the transformers models in a module attend in this way, if their classes accept another attention."""
+    """Let the transformers models in a module use this attention, if their classes accept another one."""
     choose_attention(module, _NAME, _attention)
 
 
 @dataclass
 class _Seen:
-    """What the tokens of one forward pass see of `width` slots.
+    """The slots, out of `width`, that the tokens of one forward pass see.
 
-    `unseen` is Bool [P or 1, R or 1, N, width], None if all slots are seen; `bias` of the same shape is added to the
-    scores. No token is kept from slots before `first`. `order` has the texts, those that see fewer slots first; None
-    if they stay in their order. The masks are in this order.
+    `unseen` is Bool [P or 1, R or 1, N, width]; None if all slots are seen. `bias` of the same shape is added to the
+    scores. All tokens see the slots before `first`. `order` sorts the texts, those that see fewer slots first; None if
+    they keep their order. The masks are in this order.
     """
 
     width: int
@@ -59,7 +59,7 @@ class _Seen:
     ends: dict[tuple[int, int, int], int] = field(default_factory=dict)
 
     def end(self, pairs: slice, tokens: slice) -> int:
-        """Return how many slots some of these tokens see: no block reads more."""
+        """Return the number of slots that a block of these tokens must read."""
         if self.unseen is None:
             return self.width
         place = pairs.start if self.unseen.shape[0] > 1 else 0, tokens.start, tokens.stop
@@ -115,7 +115,7 @@ def attend(
 
 
 def _in_order(stored: Tensor, order: Tensor | None) -> list[Tensor]:
-    """Return views [S, .] of what is stored of texts [B, K, S, .], those of one text beside each other."""
+    """Return views [S, .] of stored keys or values [B, K, S, .], text by text."""
     texts = stored.flatten(0, 1).unbind(0)
     if order is None:
         return list(texts)
@@ -124,7 +124,7 @@ def _in_order(stored: Tensor, order: Tensor | None) -> list[Tensor]:
 
 
 def _blocks(parts: int, group: int, count: int, slots: int) -> Iterator[tuple[slice, slice]]:
-    """Yield blocks of parts, which have `group` query heads each, and tokens that have about `_BLOCK` scores each."""
+    """Yield blocks of parts and tokens with about `_BLOCK` scores each; a part has `group` query heads."""
     tokens = min(count, max(1, _BLOCK // (group * slots)))
     together = max(1, _BLOCK // (group * slots * count))
     for part in range(0, parts, together):
@@ -134,13 +134,13 @@ def _blocks(parts: int, group: int, count: int, slots: int) -> Iterator[tuple[sl
 
 @lru_cache(maxsize=1)
 def _products_are_exact() -> bool:
-    """Return True if this processor adds products of int8 exactly; AVX2 without VNNI does not."""
+    """Return True if this processor adds products of int8 exactly. AVX2 without VNNI does not."""
     left, right, products = trial(48, 48, 999)
     return all(torch.equal(torch._int_mm(left[:rows], right.T), products[:rows].int()) for rows in (1, 6, 48))
 
 
 def trial(rows: int, columns: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return int8 [rows, width] and [columns, width], random and the largest there are, and their products, float64."""
+    """Return int8 matrices [rows, width] and [columns, width] with random and extreme numbers, and their product."""
     generator = torch.Generator().manual_seed(0)
     left, right = (
         torch.randint(-MOST, MOST + 1, (count, width), generator=generator, dtype=torch.int8, device="cpu")
@@ -151,7 +151,7 @@ def trial(rows: int, columns: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _multiply(lefts: Iterable[Tensor], rights: Iterable[Tensor], outputs: Iterable[Tensor]) -> None:
-    """Write the exact products int32 of pairs of matrices of int8 into outputs."""
+    """Write the exact int32 products of pairs of int8 matrices into outputs."""
     exact = _products_are_exact()
     for left, right, output in zip(lefts, rights, outputs, strict=True):
         if exact:
@@ -161,9 +161,9 @@ def _multiply(lefts: Iterable[Tensor], rights: Iterable[Tensor], outputs: Iterab
 
 
 def _scores(rows: Tensor, keys: Sequence[Tensor]) -> Tensor:
-    """Return the sums of products float32 [P, R, n, E] of rows int8 [P / T, T, R, n, C] and P / T keys [E, 2 T C].
+    """Return the scores float32 [P, R, n, E] of rows int8 [P / T, T, R, n, C] and P / T keys [E, 2 T C].
 
-    With few rows, those of the heads that lie together are rows of one product, with zeros for the others' keys.
+    With few rows, heads that are stored together share one product. Each row has zeros at the keys of other heads.
     """
     parts, together, group, count, width = rows.shape
     heads, slots = rows.reshape(parts, together, group * count, width), len(keys[0])
@@ -198,10 +198,8 @@ def _values_of(planes: Tensor, values: Sequence[Tensor]) -> Tensor:
 def _weighted(scores: Tensor, values: Sequence[Tensor], value_scales: Tensor) -> Tensor:
     """Return the means float32 [P, R, n, D] of P / T values int8 [E, T D], weighted by the softmax of scores.
 
-    The scores are used up.
-
-    A weight has fifteen bits below the largest of its row, which texts with a first token that takes most of the weight
-    need.
+    The scores are overwritten. A weight has fifteen bits below the largest of its row. Fewer are not enough for texts
+    whose first token gets most of the weight.
     """
     top = scores.amax(-1, keepdim=True).sub_(log(_TOP))
     weights = scores.sub_(top).exp_().round_()
@@ -226,7 +224,7 @@ _seen = OfLastMask()
 
 
 def _read_mask(mask: Tensor | None, query: Tensor, groups: int, count: int, causal: bool) -> _Seen:
-    """Return what a mask [B or 1, Q or 1, N or 1, S] says, Bool or added to the scores; without one, text is causal."""
+    """Read a mask [B or 1, Q or 1, N or 1, S], which is Bool or added to the scores; without one, text is causal."""
     if mask is None:
         tokens = query.shape[2]
         return _causal(tokens) if causal and tokens > 1 else _Seen(count)
@@ -261,7 +259,7 @@ def _seen_by(mask: Tensor, batch: int, heads: int, tokens: int, groups: int) -> 
 
 
 def _shortest_first(visible: Tensor) -> Tensor | None:
-    """Return the texts Long [B] of a mask Bool [B, H, N, S] in the order of the last slot that their tokens see."""
+    """Return the texts Long [B] of a mask Bool [B, H, N, S], sorted by the last slot that their tokens see."""
     if len(visible) == 1:
         return None
     ends = visible.flatten(1, 2).any(1).flip(1).long().argmax(1)
@@ -279,8 +277,8 @@ def _attention(
     position_bias: Tensor | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
-    """Attend for a model, which expects [B, N, Q, D]; keys and values are tensors, or what `WholeCache` returns."""
-    assert options.get("s_aux") is None and position_bias is None, "an attention that has not been seen"
+    """Attend for a model, which expects [B, N, Q, D]; keys and values are tensors, or come from `WholeCache`."""
+    assert options.get("s_aux") is None and position_bias is None, "an unknown kind of attention"
     if torch.is_grad_enabled() and isinstance(key, Tensor):
         return sdpa_attention_forward(module, query, key, value, attention_mask, scaling=scaling, **options)
     texts = key if isinstance(key, WholeTexts) else WholeTexts.of(key, value)
