@@ -108,14 +108,14 @@ def test_arguments_are_shown_once_encoded(template: str, text: str, arguments: A
 def test_tools_are_shown_with_calls_or_it_is_an_error() -> None:
     tool = {"type": "function", "function": {"name": "look"}}
     assert '"name": "look"' in shown(OBJECTS, QUESTION, tools=[tool])
-    with pytest.raises(TemplateRefused, match="shows no tool calls"):
+    with pytest.raises(TemplateRefused, match="does not show tool calls"):
         shown(tokenizers.CHATML, QUESTION, call({}))
     with pytest.raises(TemplateRefused, match="does not show the tool 'look'"):
         shown(NULL_CONTENT, QUESTION, call({}, content="I call."))
     with pytest.raises(TemplateRefused, match="does not show the tool 'other'"):
         shown(NULL_CONTENT, QUESTION, call({}), tools=[{"name": "other"}])
     for arguments in ("[1", "[1]"):
-        with pytest.raises(UserError, match="arguments of the tool call 'look' are no JSON object"):
+        with pytest.raises(UserError, match="arguments of the tool call 'look' are not a JSON object"):
             shown(OBJECTS, QUESTION, call(arguments))
     for wrong in ("look", {"function": "look"}, {"function": {}}, 5):
         with pytest.raises(UserError, match="must be an object with the name of a function"):
@@ -144,9 +144,9 @@ def said(*turns: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("turns", "lost"),
     [
-        (["system A a.", "system B b.", "user C c?"], "message 2, of the role system"),
-        (["user C c?", "assistant D.", "system B b.", "user E e?"], "message 3, of the role system"),
-        (["system I say: C c?", "system C c?", "user C c?"], "message 2, of the role system"),
+        (["system A a.", "system B b.", "user C c?"], "message 2, which has the role system"),
+        (["user C c?", "assistant D.", "system B b.", "user E e?"], "message 3, which has the role system"),
+        (["system I say: C c?", "system C c?", "user C c?"], "message 2, which has the role system"),
     ],
 )
 def test_words_that_a_template_leaves_out_are_an_error(turns: list[str], lost: str) -> None:
@@ -166,7 +166,7 @@ def test_words_that_a_template_leaves_out_are_an_error(turns: list[str], lost: s
 def test_words_that_a_template_cuts_off_are_an_error(read: str, words: str) -> None:
     template = "{% for m in messages %}{{ m.role }}: {{ " + read + " }}{% endfor %}"
     assert shown(template, {"role": "user", "content": "short"}) == "user: short"
-    with pytest.raises(TemplateRefused, match="leaves out a part of message 1, of the role user"):
+    with pytest.raises(TemplateRefused, match="leaves out a part of message 1, which has the role user"):
         shown(template, {"role": "user", "content": words})
 
 
@@ -221,7 +221,7 @@ def test_without_a_template_only_training_and_measuring_go_on() -> None:
     assert shown(None, QUESTION, answer=True, plain=True) == "<s>User: What is it?\n\nAssistant:"
     with pytest.raises(UserError, match="no chat template; give plain text"):
         shown(None, QUESTION)
-    assert "which has none, so the plain format is used" in template_name(make_tokenizer())
+    assert "the model has none, so this plain one is used" in template_name(make_tokenizer())
 
 
 @pytest.mark.parametrize("adds_bos", [True, False])
@@ -265,6 +265,6 @@ def test_a_prompt_does_not_end_on_the_end_of_a_sequence() -> None:
 )
 @pytest.mark.parametrize("template", [PARTS, EITHER])
 def test_what_shows_more_than_text_is_refused(template: str, message: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="reads text alone|parts of type text"):
+    with pytest.raises(UserError, match="reads only text|parts of type text"):
         shown(template, message)
     assert "What is it?" in shown(template, QUESTION | {"images": [], "audio": None})

@@ -316,7 +316,7 @@ def test_schemas_that_are_none_break_nothing(parameters: dict[str, Any]) -> None
 def test_a_format_whose_calls_cannot_be_forced_is_named(marks: str, name: str) -> None:
     format = find_format(make_tokenizer("{# " + marks + " #}"), (1,), calls=True)
     assert format is not None
-    with pytest.raises(UserError, match=f"calls written as {name} does cannot be forced"):
+    with pytest.raises(UserError, match=f"calls in the format {name} cannot be forced"):
         call_grammar(format, TOOLS, "")
 
 
@@ -366,7 +366,7 @@ def test_thoughts_of_which_the_template_says_nothing_are_not_glued_to_the_answer
 def test_a_response_template_that_transformers_cannot_read_is_named() -> None:
     tokenizer = make_tokenizer("{{ messages }}")
     tokenizer.response_template = {"fields": {"thinking": {"open": "a", "content": "poem"}}}
-    with pytest.raises(UserError, match="cannot part the answers of this model"):
+    with pytest.raises(UserError, match="cannot parse the answers of this model"):
         find_format(tokenizer, (1,))
 
 

@@ -182,7 +182,7 @@ def test_calls_are_learnt_as_the_target_writes_them(arguments: Any) -> None:
 def test_arguments_that_no_model_writes_are_left_out(arguments: str) -> None:
     tokenizer = make_tokenizer(TOOLS)
     said = {"role": "assistant", "tool_calls": [{"function": {"name": "city", "arguments": arguments}}]}
-    with pytest.raises(UserError, match="the arguments of the tool call 'city' are no JSON object"):
+    with pytest.raises(UserError, match="the arguments of the tool call 'city' are not a JSON object"):
         encode_records(tokenizer, [parse_record({"messages": [QUESTION, said]}, "x")])
 
 
@@ -331,7 +331,7 @@ def test_records_with_tools_that_the_template_does_not_show_are_left_out_and_cou
     assert len(list(texts)) == 3
     offered, called = texts.problems.values()
     assert "t.jsonl, line 2: the chat template" in offered and "does not show the tool 'f'" in offered
-    assert "t.jsonl, line 3: the chat template" in called and "shows no tool calls" in called
+    assert "t.jsonl, line 3: the chat template" in called and "does not show tool calls" in called
     assert (
         texts.left_out.startswith("left out 2 of the first 5 texts; the first: ")
         and "line 2" in texts.left_out
@@ -357,7 +357,7 @@ def test_whatever_a_template_raises_it_refuses_the_conversation(template: str) -
 def test_a_template_that_is_no_text_is_named(template: Any) -> None:
     tokenizer = make_tokenizer()
     tokenizer.chat_template = template
-    with pytest.raises(UserError, match="is no text: 5"):
+    with pytest.raises(UserError, match="is not text: 5"):
         encode_prompt(tokenizer, [QUESTION])
 
 

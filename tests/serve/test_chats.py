@@ -234,7 +234,7 @@ def test_arguments_of_earlier_calls_must_be_an_object(tools: Live) -> None:
         call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
         messages = [*ASKED["messages"], {"role": "assistant", "content": None, "tool_calls": [call]}]
         status, answer = tools.post("/v1/chat/completions", ASKED | {"messages": messages})
-        assert status == 400 and "the tool call 'weather' are no JSON object" in answer["error"]["message"]
+        assert status == 400 and "the tool call 'weather' are not a JSON object" in answer["error"]["message"]
 
 
 def test_models_that_know_no_tools_refuse_them(live: Live) -> None:
@@ -323,4 +323,4 @@ def test_calls_of_which_no_grammar_is_known_cannot_be_forced() -> None:
     with serving(scripted(QWEN.replace("<tool_call>", "<|tool_call_start|>"), "x")) as live:
         status, answer = live.post("/v1/chat/completions", ASKED | {"tool_choice": "required"})
     assert (status, answer["error"]["param"]) == (400, "tool_choice")
-    assert "calls written as LFM2 does cannot be forced" in answer["error"]["message"]
+    assert "calls in the format LFM2 cannot be forced" in answer["error"]["message"]

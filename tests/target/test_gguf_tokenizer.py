@@ -65,7 +65,7 @@ def test_the_rules_are_those_that_transformers_brings_with_its_tokenizers(tmp_pa
 def test_an_unknown_rule_is_refused_and_a_missing_one_is_the_architectures_or_warned_of(
     tmp_path: Path,
 ) -> None:
-    with pytest.raises(UserError, match="its rule for splitting text, chatglm-bpe, is not known"):
+    with pytest.raises(UserError, match="its rule for splitting text, chatglm-bpe, is not supported"):
         tokenizer_of(tmp_path, "chatglm-bpe")
     assert pieces(tokenizer_of(tmp_path, None, "qwen2"), "12") == ["1", "2"]
     with pytest.warns(UserWarning, match="does not name its rule"):

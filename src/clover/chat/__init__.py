@@ -1,6 +1,6 @@
-"""What a chat model writes besides its answer: reasoning, and calls of tools. See docs/serving.md.
+"""Parse the answers of chat models, which may contain reasoning and calls of tools. See docs/serving.md.
 
-`find_format` finds out how a model marks them, a `ReplyParser` reads an answer as it is written.
+`find_format` finds out how a model marks these parts. A `ReplyParser` reads an answer while it is written.
 """
 
 from clover.chat.forced import call_grammar

@@ -1,4 +1,4 @@
-"""Calls that are forced: the grammar of an answer that is one call of a tool."""
+"""Build the grammar of a forced call: an answer that is one call of a tool."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from clover.chat.formats.base import ARGUMENTS, BLANK, CALL, CALL_WITH_PARAMETER
 from clover.chat.schemas import Schema, choices, followed, listed, mapping, types
 from clover.errors import UserError
 
-# Of an argument without quotes: what ends a call would end it in the middle.
+# The text of an argument without quotes. It must not contain the end of a call, which would cut it.
 _TEXT = r"TEXT: /(?s:.*)/ & ~/(?s:.*)<\/tool_call>(?s:.*)/"
 
 
 def call_grammar(format: ChatFormat, tools: Sequence[Schema], prompt: str) -> str:
-    """Return the grammar, as `clover.grammar` reads it, of an answer to a prompt that is one call of a tool.
+    """Return the grammar, for `clover.grammar`, of an answer to `prompt` that is one call of a tool.
 
-    Raises UserError, which names the format, if calls in it cannot be forced.
+    UserError, which names the format, if calls in it cannot be forced.
     """
     if not format.forced:
         written = (
-            f"written as {format.name} does" if format.name else "of a template that its tokenizer brings"
+            f"in the format {format.name}" if format.name else "in the format of the tokenizer's own template"
         )
         raise UserError(
-            f"calls {written} cannot be forced: no grammar is known for their arguments; give auto or none"
+            f"calls {written} cannot be forced: no grammar is known for their arguments; use auto or none"
         )
     thought = ("</think>\n\n",) if prompt.rstrip().endswith("<think>") else ()
     rules = ["start: " + " | ".join(f"call{at}" for at in range(len(tools)))]
@@ -40,7 +40,7 @@ def call_grammar(format: ChatFormat, tools: Sequence[Schema], prompt: str) -> st
 
 
 def _part(part: str, function: Schema, format: ChatFormat) -> str:
-    """Return a part of a forced call as llguidance's form of Lark has it."""
+    """Return a part of a forced call in llguidance's form of Lark."""
     if part == BLANK:
         return '" "?'
     if part == ELEMENTS:
@@ -62,7 +62,7 @@ def _part(part: str, function: Schema, format: ChatFormat) -> str:
 
 
 def _literal(text: str, format: ChatFormat) -> str:
-    """Return a text as Lark has it; special tokens are named by their numbers."""
+    """Return a text in Lark's form, with special tokens as numbers."""
     marks = "|".join(map(re.escape, sorted(format.special, key=len, reverse=True)))
     pieces = re.split(f"({marks})", text) if marks else [text]
     return " ".join(
@@ -73,16 +73,16 @@ def _literal(text: str, format: ChatFormat) -> str:
 
 
 def _json(schema: Schema, parameters: Schema | None = None) -> str:
-    """Return JSON by a schema; references to definitions of `parameters` count from the top."""
+    """Return the rule for JSON that follows a schema. The definitions of `parameters` move to its top level."""
     named = {name: parameters[name] for name in ("$defs", "definitions") if parameters and name in parameters}
     dense = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
     return f"%json {json.dumps({**schema, **named, 'x-guidance': dense})}"
 
 
 def _elements(name: str, function: Schema, format: ChatFormat) -> Iterator[tuple[str, str, str]]:
-    """Yield one element for each argument: its place in the call, its rule, and a rule for its text or "".
+    """Yield for each argument: the reference to its rule, the rule, and a rule for its text or "".
 
-    Text that is no JSON ends at the closing tag. What is required is there, in the order of the schema.
+    Text that is not JSON ends at the closing tag. Arguments come in the order of the schema; required ones must come.
     """
     parameters = mapping(function.get("parameters"))
     for at, (key, said) in enumerate(mapping(parameters.get("properties")).items()):

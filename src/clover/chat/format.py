@@ -1,4 +1,4 @@
-"""Which format a model writes in, found out from its tokenizer."""
+"""Find the format in which a model writes its answers, from its tokenizer."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from clover.chat.schemas import typed
 from clover.errors import UserError, one_line
 from clover.templates import REASONING, render
 
-CALLS = "tool_calls"  # begins the names of regions of calls
-_OPENERS = ("<think>", "[THINK]", "<|channel>thought")  # of reasoning, with which a prompt may end
+CALLS = "tool_calls"  # the prefix of the names of regions with calls
+_OPENERS = ("<think>", "[THINK]", "<|channel>thought")  # openings of reasoning at the end of a prompt
 _NAMED = "think|thought|reason"
 _THOUGHT = r"(analysis|think|thinking|thoughts?|reasoning)\b"
 _MARK = "qmarkq"
@@ -31,18 +31,16 @@ _PROBE = {
 
 @dataclass(frozen=True)
 class ChatFormat:
-    """How the answers of one model are parted.
+    """The format of one model's answers, which divides them into regions.
 
     Args:
         template: a response template of transformers.
-        own: whether the tokenizer brought it; it then finds the beginning of the answer in the prompt itself.
-        hidden: special tokens that no region begins or ends with, and that are not named after thinking: they have no
-            text.
-        name: of the format; "" for a tokenizer's own.
-        forced: the parts of a call that is forced, see `clover.chat.formats.base.Format`; () where none can be.
-        element: what stands before the name of an argument, between it and its value, and after that, where arguments
-            are elements.
-        special: the tokens that grammars name by their numbers, by their text: special ones, and added ones like them.
+        own: whether it is the tokenizer's own template, which finds the beginning of the answer in the prompt.
+        hidden: special tokens without text: no region begins or ends with them, and their names do not mean thinking.
+        name: the name of the format; "" for a tokenizer's own.
+        forced: the parts of a forced call, see `clover.chat.formats.base.Format`; () if calls cannot be forced.
+        special: the numbers of tokens that grammars name by number, by text: special tokens, and added ones like them.
+        element: if arguments are elements, the strings before the name of one, before its value, and after its value.
     """
 
     template: Mapping[str, Any]
@@ -55,7 +53,7 @@ class ChatFormat:
 
     @property
     def has_calls(self) -> bool:
-        """Return whether it has a region of calls."""
+        """Return True if the format has a region with calls."""
         return any(name.startswith(CALLS) for name in self.template["fields"])
 
     def parser(self, prompt: str, tools: Sequence[Mapping[str, Any]]) -> Any:
@@ -69,26 +67,26 @@ class ChatFormat:
 
 
 def find_tool_format(tokenizer: Any, ends: Sequence[int]) -> ChatFormat:
-    """Return how a model's answers are parted when tools are offered; UserError if it was not made for tools."""
+    """Return the format of a model's answers if tools are offered; UserError if the model was not made for tools."""
     format = find_format(tokenizer, ends, calls=True)
     if not _renders_tools(tokenizer):
-        raise UserError("this model was not made for tools: its chat template shows it none")
+        raise UserError("this model was not made for tools: its chat template does not show them")
     if format is None or not format.has_calls:
-        raise UserError("this model writes calls of tools in a format that is not known; leave tools out")
+        raise UserError("this model writes tool calls in an unknown format; leave tools out")
     return format
 
 
 def find_format(tokenizer: Any, ends: Sequence[int], calls: bool = False) -> ChatFormat | None:
-    """Return how a model's answers are parted; None where they are words alone.
+    """Return the format of a model's answers; None if they are only words.
 
     Args:
-        tokenizer: of the model, with a chat template.
+        tokenizer: the model's tokenizer, with a chat template.
         ends: tokens that end an answer; they never have a text.
-        calls: whether calls are looked for; else they are words.
+        calls: whether to parse calls; otherwise they stay words.
 
     Raises:
-        UserError: the model marks its reasoning by special tokens in a way that is not known, so that it would be
-            glued to the answer; or transformers is too old to part answers.
+        UserError: the model marks its reasoning by special tokens in an unknown way, so that reasoning and answer could
+            not be separated; or transformers is too old.
     """
     own = getattr(tokenizer, "response_template", None)
     known = None if own else _known(str(tokenizer.chat_template))
@@ -98,11 +96,11 @@ def find_format(tokenizer: Any, ends: Sequence[int], calls: bool = False) -> Cha
     }
     if not own and not any(name in fields for name in REASONING) and (mark := _reasoning_mark(tokenizer)):
         raise UserError(
-            f"chats with this model are not supported: it marks its reasoning by {mark}, in a format that is not "
-            "known; decode plain text, or give the tokenizer a response_template (transformers)"
+            f"chats with this model are not supported: it marks its reasoning by {mark}, in an unknown format; decode "
+            "plain text, or give the tokenizer a response_template (transformers)"
         )
     special = {token: str(one) for token, one in tokenizer.added_tokens_decoder.items() if one.special}
-    # A model may think between special tokens of which its chat template says nothing.
+    # A model may think between special tokens that its chat template does not contain.
     thoughts = {one for one in special.values() if not own and re.search(_NAMED, one, re.IGNORECASE)}
     if thoughts >= {"<think>", "</think>"} and "reasoning_content" not in fields:
         fields |= THINK
@@ -114,44 +112,43 @@ def find_format(tokenizer: Any, ends: Sequence[int], calls: bool = False) -> Cha
     known = known or Format("", (), {})
     forced = known.shown_in(known.forced, str(tokenizer.chat_template), ())
     element = known.shown_in(known.element, str(tokenizer.chat_template), ("", "", ""))
-    # Grammars of llguidance take added tokens in angle brackets for special ones, too.
+    # llguidance treats added tokens in angle brackets as special, too.
     added = {str(one): token for token, one in tokenizer.added_tokens_decoder.items()}
     named = {name: token for name, token in added.items() if token in special or re.fullmatch("<.*>", name)}
     format = ChatFormat(template, bool(own), hidden, known.name, forced, named, element)
     try:
         format.parser("", ())
     except ImportError as error:
-        raise UserError("transformers parts the answers of this model from 5.10 on; update it") from error
+        raise UserError("to parse the answers of this model, update transformers to 5.10 or later") from error
     except ValueError as error:
-        raise UserError(f"transformers cannot part the answers of this model: {one_line(error)}") from error
+        raise UserError(f"transformers cannot parse the answers of this model: {one_line(error)}") from error
     return format
 
 
 def warn_of_marks(tokenizer: Any, hidden: frozenset[int] | None, tokens: Sequence[int]) -> None:
-    """Warn, once of each, of a special token amid the words of an answer to a conversation.
+    """Warn if the words of an answer contain a special token without text (`hidden`; None for all special tokens).
 
-    It has no text (`hidden`, None for all of them), though it may part reasoning from the answer where neither its name
-    nor the chat template says so.
+    It may separate reasoning from the answer, although neither its name nor the chat template says so.
     """
     special = {token: str(one) for token, one in tokenizer.added_tokens_decoder.items() if one.special}
     unseen = special.keys() if hidden is None else hidden
     words = next((at for at in range(len(tokens), 0, -1) if tokens[at - 1] not in special), 0)
     if (found := next((token for token in tokens[:words] if token in unseen), None)) is not None:
         warnings.warn(
-            f"an answer holds the special token {special.get(found, found)} amid its words, and its text leaves that "
-            "out; if the model parts its reasoning from the answer so, give the tokenizer a response_template "
-            "(transformers), or if it ends its turn so, add the token to eos_token_id in generation_config.json",
+            f"an answer holds the special token {special.get(found, found)} amid its words, which its text leaves out; "
+            "if the token ends the model's reasoning, give the tokenizer a response_template (transformers); if it "
+            "ends the model's turn, add it to eos_token_id in generation_config.json",
             stacklevel=2,
         )
 
 
 def _known(chat_template: str) -> Format | None:
-    """Return the first format whose marks a chat template has."""
+    """Return the first format whose marks are all in a chat template."""
     return next((one for one in FORMATS if all(mark in chat_template for mark in one.marks)), None)
 
 
 def _template(known: Format | None, chat_template: str) -> dict[str, Any]:
-    """Return the response template of a format, and of reasoning between tags that a chat template shows."""
+    """Return the response template of a format, with <think> tags if the chat template contains them."""
     fields = dict(known.fields) if known else {"content": {}}
     if "reasoning_content" not in fields and "</think>" in chat_template:
         fields |= THINK
@@ -159,7 +156,7 @@ def _template(known: Format | None, chat_template: str) -> dict[str, Any]:
 
 
 def _reasoning_mark(tokenizer: Any) -> str | None:
-    """Return the special token that marks reasoning, by its name or by the chat template; None if there is none."""
+    """Return the special token that marks reasoning, by its name or in the chat template; None if there is none."""
     template = str(tokenizer.chat_template)
     special = [str(one) for one in tokenizer.added_tokens_decoder.values() if one.special]
     for one in special:
@@ -175,13 +172,13 @@ def _reasoning_mark(tokenizer: Any) -> str | None:
 
 
 def _common(first: str, second: str) -> str:
-    """Return the beginning that two texts share."""
+    """Return the common beginning of two texts."""
     at = next((i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), len(first))
     return first[:at]
 
 
 def _renders_tools(tokenizer: Any) -> bool:
-    """Return whether a tokenizer's chat template shows the model the tools of a request."""
+    """Return True if a tokenizer's chat template shows tools to the model."""
     return "qprobeq" in _rendered(tokenizer, [{"role": "user", "content": "?"}], [_PROBE])
 
 

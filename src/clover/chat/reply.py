@@ -1,4 +1,4 @@
-"""An answer, parted into words, reasoning and calls as it is written."""
+"""Divide an answer into words, reasoning and calls while it is written."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from clover.templates import REASONING
 
 @dataclass(frozen=True)
 class ToolCall:
-    """A call of a function; `arguments` is the text of a JSON object, as the model wrote it where it wrote JSON."""
+    """A call of a function; `arguments` is the text of a JSON object, unchanged if the model wrote JSON."""
 
     name: str
     arguments: str
 
     def to_dict(self, name: str) -> dict[str, Any]:
-        """Return the call in the form of OpenAI's interface; `name` is its id."""
+        """Return the call in the form of OpenAI's interface, with `name` as its id."""
         return {
             "id": name,
             "type": "function",
@@ -29,7 +29,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Delta:
-    """What became certain of an answer: words for the user, reasoning, and whole calls."""
+    """The newly certain parts of an answer: words for the user, reasoning, and complete calls."""
 
     content: str = ""
     reasoning: str = ""
@@ -39,7 +39,7 @@ class Delta:
         return Delta(self.content + other.content, self.reasoning + other.reasoning, self.calls + other.calls)
 
     def message(self, number: int) -> dict[str, Any]:
-        """Return a whole answer as a message of OpenAI's interface, whose calls have ids made of `number`."""
+        """Return a whole answer as a message of OpenAI's interface; the ids of its calls begin with `number`."""
         calls = [one.to_dict(f"{number:05}{at:04}") for at, one in enumerate(self.calls)]
         reasoning = {"reasoning_content": self.reasoning} if self.reasoning else {}
         said = {"role": "assistant", "content": self.content} | reasoning
@@ -47,38 +47,38 @@ class Delta:
 
 
 class ReplyParser:
-    """Reads one answer piece by piece; blanks between its parts belong to none of them.
+    """A parser that reads one answer piece by piece. Blanks between its parts are dropped.
 
-    What stands where a call should be and is none, because it is cut off or no JSON, becomes content.
+    A broken call, which is cut off or not JSON, becomes content.
 
     Args:
-        format: of the model.
-        prompt: text before the answer, special tokens included: the template may have opened the reasoning.
-        tools: offered to the model, as in requests; they say of which type an argument without quotes is.
+        format: the format of the model.
+        prompt: the text before the answer with special tokens, because it may have opened the reasoning.
+        tools: the tools of the request; they give the types of arguments without quotes.
     """
 
     def __init__(self, format: ChatFormat, prompt: str, tools: Sequence[Mapping[str, Any]] = ()):
         self._parser: Any = format.parser(prompt, tools)
         self._said = {"content": False, "reasoning": False}
-        # These blanks may yet turn out to stand at the end of a part.
+        # Blanks that are held back, because they may be the end of a part.
         self._blanks = {"content": "", "reasoning": ""}
-        self._parts = 0  # begun so far, content aside
+        self._parts = 0  # begun so far, without content
         self._called = False
-        self._raw = ""  # text of the region of calls that is open, and the blanks before it
+        self._raw = ""  # text of the open region of calls, and the blanks before it
         self._read(self._parser.initial_events)
 
     def feed(self, text: str) -> Delta:
-        """Add text, special tokens included; return what it made certain."""
+        """Add text, with special tokens, and return the parts that are now certain."""
         if self._parser is None:
             return Delta(text)
         try:
             return self._read(self._parser.feed(text))
         except (ValueError, KeyError):
-            # The tokenizer brought a response template that the answer does not fit.
+            # The answer does not fit the tokenizer's own response template.
             return self._give_up(text)
 
     def finish(self) -> Delta:
-        """Return what is left when the text has ended."""
+        """Return the rest after the end of the text."""
         if self._parser is None:
             return Delta()
         try:
@@ -112,18 +112,18 @@ class ReplyParser:
                 elif kind == "region_chunk":
                     reasoning += self._say("reasoning", event["text"])
                 else:
-                    self._blanks["reasoning"] = "\n"  # before more of it
+                    self._blanks["reasoning"] = "\n"  # separates it from more reasoning
             elif field == "content" and kind == "region_chunk":
                 content += self._say("content", event["text"])
         return Delta(content, reasoning, tuple(calls))
 
     def _part(self) -> None:
-        """Begin a part that is no content."""
+        """Begin a part other than content."""
         self._parts += 1
         self._raw, self._blanks["content"] = self._blanks["content"], ""
 
     def _say(self, kind: str, text: str) -> str:
-        """Return what of a part can be said: not yet the blanks at its end, never those at its beginning."""
+        """Return the certain text of a part. Blanks at its end are held back, blanks at its beginning dropped."""
         text = self._blanks[kind] + text
         if not self._said[kind] and self._parts:
             text = text.lstrip()
@@ -134,9 +134,9 @@ class ReplyParser:
 
 
 def read_calls(value: Any) -> list[ToolCall]:
-    """Return the calls of a region: an object, a list of them, or text of such JSON, parted by blanks, "," or ";".
+    """Return the calls of a region: an object, a list of objects, or their JSON, separated by blanks, "," or ";".
 
-    An object is {"name", "arguments" or "parameters"}, or has one as "function". ValueError if anything else is there.
+    An object is {"name", "arguments" or "parameters"}, or has one as "function". ValueError for anything else.
     """
     if isinstance(value, str):
         return [call for one in _objects(value) for call in read_calls(one)]
@@ -144,11 +144,11 @@ def read_calls(value: Any) -> list[ToolCall]:
         return [call for one in value for call in read_calls(one)]
     call = value.get("function", value) if isinstance(value, dict) else None
     if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-        raise ValueError("no call of a function")
+        raise ValueError("not a call of a function")
     arguments = call.get("arguments", call.get("parameters", {}))
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     if not isinstance(json.loads(text or "{}"), dict):
-        raise ValueError("the arguments are no object")
+        raise ValueError("the arguments are not an object")
     return [ToolCall(call["name"], text or "{}")]
 
 
@@ -167,6 +167,6 @@ def _objects(text: str) -> list[Any]:
             continue
         one, at = decoder.raw_decode(text, at)
         if isinstance(one, str):
-            raise ValueError("a string is no call")
+            raise ValueError("a string is not a call")
         found.append(one)
     return found

@@ -1,4 +1,4 @@
-"""What the JSON schemas of tools say of the arguments of a call."""
+"""Read the types of a call's arguments from the JSON schemas of tools."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 Schema = Mapping[str, Any]
 _NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", dict: "object", list: "array"}
-_DEEPEST = 16  # references and alternatives inside each other
+_DEEPEST = 16  # most nested references and alternatives
 
 
 def typed(tools: Sequence[Any]) -> list[Any]:
-    """Return tools whose arguments have their types at hand, and not by reference as pydantic writes them."""
+    """Return tools whose arguments state their types directly, not by reference as pydantic writes them."""
     return [_typed(tool) if isinstance(tool, Mapping) else tool for tool in tools]
 
 
@@ -23,7 +23,7 @@ def _typed(tool: Schema) -> dict[str, Any]:
 
 
 def types(schema: Any, parameters: Schema, depth: int = 0) -> Iterator[str]:
-    """Yield the types that a schema allows, those behind references included."""
+    """Yield the types that a schema allows, including those of references."""
     schema = followed(schema, parameters)
     if depth > _DEEPEST:
         return
@@ -39,7 +39,7 @@ def types(schema: Any, parameters: Schema, depth: int = 0) -> Iterator[str]:
 
 
 def followed(schema: Any, parameters: Schema) -> Schema:
-    """Return the schema that a reference leads to; {} for what is no schema, which allows anything."""
+    """Return the schema of a reference; {}, which allows anything, for anything that is not a schema."""
     known = {**mapping(parameters.get("definitions")), **mapping(parameters.get("$defs"))}
     for _ in range(_DEEPEST):
         if not isinstance(schema, Mapping) or "$ref" not in schema:
@@ -49,15 +49,15 @@ def followed(schema: Any, parameters: Schema) -> Schema:
 
 
 def choices(schema: Schema) -> list[Any]:
-    """Return the values that alone are allowed, if there are such."""
+    """Return the only allowed values; [] if the schema does not list them."""
     return [schema["const"]] if "const" in schema else listed(schema.get("enum"))
 
 
 def mapping(value: Any) -> Schema:
-    """Return an object of a schema, which clients write; {} for anything else."""
+    """Return an object from a client's schema; {} for anything else."""
     return value if isinstance(value, Mapping) else {}
 
 
 def listed(value: Any) -> list[Any]:
-    """Return a list of a schema, which clients write; [] for anything else."""
+    """Return a list from a client's schema; [] for anything else."""
     return list(value) if isinstance(value, list | tuple) else []

@@ -1,12 +1,12 @@
-"""How a chat template renders a conversation: one way for generating, chat, the server, training and measuring.
+"""Render conversations by chat templates, in the same way for generating, chat, the server, training and measuring.
 
 A template is a program that comes with a model. It may read `content` as a string or as a list of parts, and the
-arguments of a tool call as an object or as JSON; what it does not read it passes over without a word. So each template
-is tried out once, with words that occur nowhere else, and is then given what it renders. What it renders in no form is
+arguments of a tool call as an object or as JSON; anything else it ignores silently. So each template is tried once with
+words that occur nowhere else, and then gets the form that it renders. A conversation that it renders in no form is
 refused.
 
-A tokenizer without a template gets `PLAIN_TEMPLATE` where a model is trained or measured. Whoever talks with such a
-model gets an error, because it is no chat model.
+If a model without a template is trained or measured, it gets `PLAIN_TEMPLATE`. For a chat with it there is an error,
+because it is not a chat model.
 """
 
 from clover.templates.rendering import (

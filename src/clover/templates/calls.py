@@ -1,4 +1,4 @@
-"""Calls of tools, and tools, in the forms that chat templates read."""
+"""Convert tools, and calls of tools, to the forms that chat templates read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Message = Mapping[str, Any]
 
 
 def wrapped(call: Any) -> dict[str, Any]:
-    """Return a call or a tool with a wrapper around its function, as templates expect it; its id stays outside."""
+    """Return a call or a tool with a wrapper around its function, as templates expect; the wrapper has the id."""
     if (function := function_of(call)) is not call:
         return dict(call)
     outside = {name: call[name] for name in ("id",) if name in call}
@@ -23,7 +23,7 @@ def wrapped(call: Any) -> dict[str, Any]:
 
 
 def function_of(call: Any) -> Mapping[str, Any]:
-    """Return the function of a call or of a tool, which may also stand without a wrapper."""
+    """Return the function of a call or of a tool, with or without a wrapper."""
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise UserError("a tool, or a call of one, must be an object with the name of a function")
@@ -38,10 +38,10 @@ def with_arguments(call: Mapping[str, Any], form: str) -> dict[str, Any]:
     if isinstance(arguments, str):
         try:
             parsed = from_json(arguments, allow_inf_nan=False)
-        except ValueError:  # also for half a character, which no tokenizer reads
+        except ValueError:  # this includes a lone surrogate, which no tokenizer reads
             parsed = None
         if not isinstance(parsed, dict):
-            raise UserError(f"the arguments of the tool call {call.get('name')!r} are no JSON object")
+            raise UserError(f"the arguments of the tool call {call.get('name')!r} are not a JSON object")
         arguments = parsed if form == "object" else arguments
     elif form == "string":
         arguments = json.dumps(arguments, ensure_ascii=False)

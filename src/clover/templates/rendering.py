@@ -1,4 +1,4 @@
-"""Render conversations, and tokenize what came out."""
+"""Render conversations, and tokenize the result."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def render(
     plain: bool = False,
     options: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return a conversation as the chat template writes it, special tokens included.
+    """Render a conversation by the chat template, with special tokens.
 
     Args:
-        tokenizer: of the model.
-        messages: what is said, with `content` as a string or a list of parts of type text.
+        tokenizer: the model's tokenizer.
+        messages: the messages, with `content` as a string or a list of parts of type text.
         tools: descriptions of functions, which the template shows to the model.
-        answer: whether the opening of the assistant's next answer follows.
-        plain: whether a tokenizer without a template gets `PLAIN_TEMPLATE`.
-        options: what else the template reads, such as `enable_thinking`.
+        answer: whether to add the opening of the assistant's next answer.
+        plain: whether to use `PLAIN_TEMPLATE` if the tokenizer has no template.
+        options: other variables of the template, such as `enable_thinking`.
 
     Raises:
         TemplateRefused: the template fails, or does not show the words, the calls or the tools of the conversation.
@@ -48,7 +48,7 @@ def render(
         parts = message.get("content")
         for one in (message, *(parts if isinstance(parts, list | tuple) else ())):
             if isinstance(one, Mapping) and (name := media_in(one)):
-                raise UserError(f"a message holds {name[:_SHOWN]!r}, but the target reads text alone")
+                raise UserError(f"a message holds {name[:_SHOWN]!r}, but the target reads only text")
     given = [template.readable(message) for message in messages]
     try:
         text = template.fill(given, tools, answer, options)
@@ -65,14 +65,14 @@ def render(
         raise TemplateRefused(f"the chat template {template.name} does not show the tool {hidden[0]!r}")
     if (lost := lost_message(template, given, tools, text, answer, options)) is not None:
         raise TemplateRefused(
-            f"the chat template {template.name} leaves out a part of message {lost + 1}, of the role "
+            f"the chat template {template.name} leaves out a part of message {lost + 1}, which has the role "
             f"{given[lost].get('role')}"
         )
     return text
 
 
 def check_template_options(tokenizer: Any, options: Mapping[str, Any], tools: Sequence[Any] = ()) -> None:
-    """Raise UserError for the first name among the options of `render` that the chat template does not read."""
+    """Raise UserError for the first option of `render` that the chat template does not read."""
     if not options:
         return
     template = find_template(tokenizer, tools, plain=False)
@@ -85,20 +85,20 @@ def check_template_options(tokenizer: Any, options: Mapping[str, Any], tools: Se
 
 
 def encode_rendered(tokenizer: Any, text: str) -> list[int]:
-    """Return the token ids of what a chat template wrote, which has its special tokens already."""
+    """Return the token ids of a rendering, which already has its special tokens."""
     return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
 def encode_text(tokenizer: Any, text: str) -> list[int]:
-    """Return the token ids of a text to continue, with what the tokenizer puts before it."""
+    """Return the token ids of a text to continue, with the special tokens that the tokenizer puts before it."""
     tokens = list(tokenizer(text, verbose=False)["input_ids"])
     return tokens[spare_bos(tokenizer, tokens) : len(tokens) - spare_eos(tokenizer, text, tokens)]
 
 
 def spare_bos(tokenizer: Any, tokens: Sequence[int]) -> int:
-    """Return how many tokens at the beginning are too many: a text has one beginning-of-sequence token.
+    """Return the number of superfluous beginning-of-sequence tokens at the beginning.
 
-    A tokenizer adds one to a text that spells it out already, as what a chat template wrote does.
+    A tokenizer adds this token even to a text that already contains it, as a chat template's rendering does.
     """
     bos = tokenizer.bos_token_id
     count = next((i for i, token in enumerate(tokens) if token != bos), len(tokens))
@@ -106,16 +106,16 @@ def spare_bos(tokenizer: Any, tokens: Sequence[int]) -> int:
 
 
 def spare_eos(tokenizer: Any, text: str, tokens: Sequence[int]) -> int:
-    """Return how many tokens at the end are too many in a text that is to be continued.
+    """Return the number of superfluous tokens at the end of a text that is to be continued.
 
-    A tokenizer with `add_eos_token` puts the end of a sequence there, after which a model begins something else.
+    A tokenizer with `add_eos_token` ends the sequence there, and a model would begin another text after it.
     """
     eos, name = tokenizer.eos_token_id, tokenizer.eos_token
     return int(eos is not None and tokens[-1:] == [eos] and len(tokens) > 1 and not text.endswith(name))
 
 
 def answer_start(tokenizer: Any, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
-    """Return what stands before the words of a finished answer that follows these messages; "" if that is unknown."""
+    """Return the rendering of these messages and a finished answer, up to the answer's words; "" if unknown."""
     with suppress(TemplateRefused):
         said = [*messages, {"role": "assistant", "content": MARK}]
         return render(tokenizer, said, tools, plain=True).rpartition(MARK)[0]
@@ -123,13 +123,13 @@ def answer_start(tokenizer: Any, messages: Sequence[Message], tools: Sequence[An
 
 
 def template_name(tokenizer: Any) -> str:
-    """Return whose the chat template is, and its first 80 characters."""
+    """Return the owner of the chat template, and its first 80 characters."""
     return find_template(tokenizer, (), plain=True).name
 
 
 @lru_cache(maxsize=64)
 def _options_of(template: Template) -> frozenset[str]:
-    """Return the names that a template reads from outside, but for those that `fill` and the tokenizer give it."""
+    """Return the variables that a template reads, without those that `fill` and the tokenizer set."""
     environment = jinja2.Environment(extensions=[_GenerationBlock, "jinja2.ext.loopcontrols"])
     try:
         names = jinja2.meta.find_undeclared_variables(environment.parse(template.text))
@@ -146,11 +146,11 @@ def _options_of(template: Template) -> frozenset[str]:
 
 
 class _GenerationBlock(Extension):
-    """The block `{% generation %}`, which transformers knows; only what is read inside matters here."""
+    """The block `{% generation %}` of transformers; here only the variables inside matter."""
 
     tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Any) -> Any:
-        """Return the statements inside."""
+        """Return the statements inside the block."""
         next(parser.stream)
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)

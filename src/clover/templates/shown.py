@@ -1,4 +1,4 @@
-"""Whether a rendering shows all that a conversation holds: what a template does not read, it passes over in silence."""
+"""Check that a rendering shows the whole conversation, because templates ignore silently what they do not read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from clover.templates.calls import Message, function_of
 from clover.templates.template import KEY, MARK, Template, TemplateRefused
 
-# Names of what a record, a message or a part of one shows beside its text.
+# Names of fields with pictures, sounds or films, in a record, a message or a part of one.
 _MEDIA = re.compile(
     "(input_?)?(image|img|picture|photo|pixel|video|audio|media|attachment)s?"
     "(_?(url|path|byte|file|value|data|base64|b64)s?)?",
@@ -20,7 +20,7 @@ _MEDIA = re.compile(
 
 
 def media_name(name: str) -> bool:
-    """Return whether a field of this name is a picture, a sound or a film.
+    """Return True if a field of this name is a picture, a sound or a film.
 
     >>> [media_name(name) for name in ("images", "image_url", "inputAudio", "text", "imagine")]
     [True, True, True, False, False]
@@ -47,11 +47,11 @@ def lost_message(
     answer: bool,
     options: Mapping[str, Any] | None,
 ) -> int | None:
-    """Return the place of the first message of which a part is not in a rendering; None if there is none.
+    """Return the index of the first message that a rendering lacks wholly or partly; None if there is none.
 
-    A template may show a second system message nowhere, say, and the first of several calls alone. One that writes
-    words otherwise than they are (quoted, or without the thinking) is tried out with words that it has no reason to
-    change. Words beside calls do not count: Llama's templates show the calls alone.
+    For example, a template may leave out a second system message, or all but the first of several calls. If a template
+    changes words (quotes them, or drops the thinking), it is tried with words that it has no reason to change. Words
+    beside calls do not count, because Llama's templates show only the calls.
     """
     at, marks = 0, dict[int, tuple[str, ...]]()
     for place, one in enumerate(given):
@@ -76,9 +76,9 @@ def _text_of(message: Message) -> str:
 
 
 def _saying(message: Message, marks: Sequence[str]) -> Message:
-    """Return a message that says other words, or has other arguments in its calls, in the same form.
+    """Return a message of the same form with other words, or with other arguments in its calls.
 
-    The words have the same lengths, with a mark at either end: a template may cut them, or take the first line alone.
+    The words have the same lengths, and a mark at either end, because a template may cut them or show only a line.
     """
     if message.get("tool_calls") and marks:
         calls = zip(message["tool_calls"], marks, strict=True)

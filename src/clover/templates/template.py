@@ -1,4 +1,4 @@
-"""One chat template, and what it reads: found out with words that occur nowhere else."""
+"""A chat template, and the forms of messages that it reads, found out with words that occur nowhere else."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ PLAIN_TEMPLATE = (
 )
 MARK, KEY = "Quorvex", "zimbolt"  # words that no template writes by itself
 _VALUE = "Wraxley"
-REASONING = ("reasoning_content", "reasoning", "thinking")  # fields of a message that templates read it from
-_CALL_ID = "abcdefghi"  # Mistral's templates accept nine letters and digits only
+REASONING = ("reasoning_content", "reasoning", "thinking")  # a message's fields from which templates read it
+_CALL_ID = "abcdefghi"  # because Mistral's templates accept only nine letters and digits
 
 
 class TemplateRefused(UserError):
-    """The chat template does not render this conversation, because its roles do not alternate, say."""
+    """An error for a conversation that the chat template does not render, for example if roles do not alternate."""
 
 
 @dataclass(frozen=True)
 class Template:
-    """A template and what it reads. `tokenizer` fills it in; `text` is the program."""
+    """A template: its program `text`, and the tokenizer that executes it."""
 
     tokenizer: Any
     text: str
@@ -41,7 +41,7 @@ class Template:
     @property
     def name(self) -> str:
         start = " ".join(self.text[:80].split())
-        kind = "" if self.tokenizer.chat_template else ", which has none, so the plain format is used"
+        kind = "" if self.tokenizer.chat_template else "; the model has none, so this plain one is used"
         owner = self.tokenizer.name_or_path or type(self.tokenizer).__name__
         return f'of {owner} ("{start}…"{kind})'
 
@@ -56,7 +56,7 @@ class Template:
         given |= options or {}
         try:
             return str(self.tokenizer.apply_chat_template(list(messages), chat_template=self.text, **given))
-        except Exception as error:  # the template is a program of its own, which may raise anything
+        except Exception as error:  # the template is a program, which may raise anything
             raise TemplateRefused(f"the chat template {self.name} refuses it: {one_line(error)}") from error
 
     def readable(self, message: Message) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class Template:
         if calls:
             form = _calls(self)
             if form is None:
-                raise TemplateRefused(f"the chat template {self.name} shows no tool calls")
+                raise TemplateRefused(f"the chat template {self.name} does not show tool calls")
             given["tool_calls"] = [with_arguments(call, form.arguments) for call in calls]
             if not content:
                 return given | {"content": form.no_content}
@@ -104,21 +104,21 @@ class Template:
 
 
 def find_template(tokenizer: Any, tools: Sequence[Any], plain: bool) -> Template:
-    """Return the template for a conversation with these tools; `plain` as `clover.templates.render`.
+    """Return the template for a conversation with these tools; `plain` as in `clover.templates.render`.
 
-    Raises UserError if there is none.
+    UserError if there is none.
     """
     name = tokenizer.name_or_path
     if not getattr(tokenizer, "chat_template", None):
         if not plain:
-            raise UserError("the target's tokenizer has no chat template; give plain text, no messages")
+            raise UserError("the target's tokenizer has no chat template; give plain text, not messages")
         return Template(tokenizer, PLAIN_TEMPLATE)
     try:
         text: Any = tokenizer.get_chat_template(None, list(tools) or None)
     except ValueError as error:
         raise UserError(f"the tokenizer {name} has no default chat template: {error}") from error
     if not isinstance(text, str):
-        raise UserError(f"the chat template of the tokenizer {name} is no text: {str(text)[:80]}")
+        raise UserError(f"the chat template of the tokenizer {name} is not text: {str(text)[:80]}")
     return Template(tokenizer, text)
 
 
@@ -126,8 +126,8 @@ def find_template(tokenizer: Any, tools: Sequence[Any], plain: bool) -> Template
 def _reads(template: Template, role: str) -> tuple[bool, float]:
     """Return whether a template renders the content of a role as a string, and how many parts of a list it renders.
 
-    Where it refuses all, what surrounds the message may be the cause; then strings count as read, and the conversation
-    itself shows what is wrong.
+    If it refuses everything, the surrounding messages may be the cause. Then strings count as rendered, and rendering
+    the real conversation shows what is wrong.
     """
     words = [MARK + "a", MARK + "b"]
     listed = [{"type": "text", "text": word} for word in words]
@@ -142,7 +142,7 @@ def _reads(template: Template, role: str) -> tuple[bool, float]:
 
 
 def _filled(template: Template, role: str, content: Any) -> Iterator[str]:
-    """Yield the renderings of conversations with such a message, as far as the template accepts them."""
+    """Yield the renderings of conversations with such a message that the template accepts."""
     message = {"role": role, "content": content}
     if role == "tool":
         message |= {"name": KEY, "tool_call_id": _CALL_ID}
@@ -167,7 +167,7 @@ def _said(template: Template) -> Message:
 
 @dataclass(frozen=True)
 class _CallForm:
-    """How a template reads tool calls: `arguments` as "object" or "string", and the content beside them."""
+    """The form of tool calls for a template: `arguments` as "object" or "string", and the content beside calls."""
 
     arguments: str
     no_content: Any
@@ -175,7 +175,7 @@ class _CallForm:
 
 @lru_cache(maxsize=16)
 def _calls(template: Template) -> _CallForm | None:
-    """Return the form of tool calls that a template renders, None if it renders none."""
+    """Return the form of tool calls that a template renders; None if it renders none."""
     tool = {"name": KEY, "description": "?", "parameters": {"type": "object", "properties": {}}}
     for no_content, arguments, tools in _call_forms(template):
         wrong = str({MARK: _VALUE}) if arguments == "object" else f'\\"{MARK}'

@@ -1,4 +1,4 @@
-"""What a format is, and reasoning between <think> and </think>, which several formats share."""
+"""The class of formats, and reasoning between <think> and </think>, which several formats share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,26 +6,27 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 THINK = {"reasoning_content": {"open": "<think>", "close": "</think>"}}
-# The pattern of this region captured the function's name, so that the text of the region is the arguments.
+# For a region whose pattern captures the function's name; the text of the region is the arguments.
 NAMED = {"function": {"name": "{name}", "arguments": "{content}"}}
-# Parts of a forced call: the function's name, its arguments as JSON, or an object that has both; and a blank or none.
+# Parts of a forced call: the function's name, its arguments as JSON, an optional blank, or an object with name and
+# arguments.
 NAME, ARGUMENTS, BLANK = "{name}", "{arguments}", "{ }"
-ELEMENTS = "{elements}"  # arguments as elements, each as `Format.element` has it
+ELEMENTS = "{elements}"  # arguments as elements, each in the form of `Format.element`
 CALL, CALL_WITH_PARAMETERS = '{"name", "arguments"}', '{"name", "parameters"}'
 
 
 @dataclass(frozen=True)
 class Format:
-    """How a family of models writes.
+    """The format in which a family of models writes.
 
     Args:
-        name: of the format, for messages.
-        marks: strings that the chat templates of the family have, and those of no other format before it.
+        name: the name of the format in messages.
+        marks: strings in all chat templates of the family. Formats with more marks are tried first.
         fields: regions of the answer, see `clover.chat.formats`.
-        forced: the parts of a call that is forced, special tokens included, by a string in the chat template; the first
-            that is there counts. Nothing where calls cannot be forced.
-        element: of an argument that stands for itself: what is before its name, between that and its value, and after
-            it; by a string in the chat template, as in `forced`.
+        forced: the parts of a forced call, with special tokens, by a string of the chat template; the first string that
+            the template contains counts. Empty if calls cannot be forced.
+        element: the strings before an argument's name, before its value, and after its value, by a string of the chat
+            template as in `forced`.
     """
 
     name: str
@@ -36,5 +37,5 @@ class Format:
 
     @staticmethod
     def shown_in(forms: Mapping[str, T], chat_template: str, default: T) -> T:
-        """Return the first of some forms whose string a chat template has."""
+        """Return the form of the first string that a chat template contains."""
         return next((form for mark, form in forms.items() if mark in chat_template), default)

@@ -1,4 +1,4 @@
-"""DeepSeek: calls between special tokens, with the name before `<｜tool▁sep｜>` (V3.1) or behind it (V3, R1)."""
+"""DeepSeek: calls between special tokens, with the name before `<｜tool▁sep｜>` (V3.1) or after it (V3, R1)."""
 
 from clover.chat.formats.base import ARGUMENTS, NAME, NAMED, Format
 
@@ -20,6 +20,6 @@ FORMAT = Format(
             "repeats": True,
             "transform": NAMED,
         },
-        "nothing": {"open": "<｜tool▁calls▁end｜>"},  # what follows the last call is dropped
+        "nothing": {"open": "<｜tool▁calls▁end｜>"},  # text after the last call is dropped
     },
 )

@@ -1,4 +1,4 @@
-"""GLM-4.5 and later: `<tool_call>name`, then the arguments as elements, whose types only the tool's schema gives.
+"""GLM-4.5 and later: `<tool_call>name`, then the arguments as elements. Only the tool's schema has their types.
 
 <tool_call>weather
 <arg_key>city</arg_key>

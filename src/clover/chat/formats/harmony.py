@@ -1,8 +1,8 @@
 """gpt-oss, "harmony": channels between special tokens, as in `<|channel|>analysis<|message|>…<|end|>`.
 
-The channels are analysis (the reasoning), final, and commentary, which holds calls, as in `<|channel|>commentary
-to=functions.weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>`, and words for the user before them. The
-recipient may also stand before the channel. What lies outside messages is dropped.
+The channels are analysis (the reasoning), final, and commentary. The last holds words for the user, and calls such as
+`<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Paris"}<|call|>`. The recipient may
+also come before the channel. Text outside messages is dropped.
 """
 
 from clover.chat.formats.base import ARGUMENTS, NAME, NAMED, Format

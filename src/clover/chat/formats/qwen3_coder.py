@@ -1,4 +1,4 @@
-"""Qwen3-Coder and Qwen3.5: the arguments of a call are elements, whose types only the tool's schema gives.
+"""Qwen3-Coder and Qwen3.5: the arguments of a call are elements. Only the tool's schema has their types.
 
 <tool_call>
 <function=weather>
