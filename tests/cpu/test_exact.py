@@ -33,7 +33,7 @@ def test_products_that_depend_on_other_rows_are_found() -> None:
 
 def test_what_cannot_be_copied_says_so() -> None:
     for dtype in (torch.float16, torch.float64):
-        with pytest.raises(UserError, match="bfloat16 and float32"):
+        with pytest.raises(UserError, match="bfloat16 or float32"):
             fixed_rows_copy(nn.Linear(8, 8).to(dtype), lambda whole: [whole])
     model = nn.Sequential(nn.Linear(8, 8))
     model[0].forward = model[0].forward  # type: ignore[method-assign]  # as hooks of device_map do
