@@ -6,7 +6,7 @@ from itertools import cycle, islice, zip_longest
 from pathlib import Path
 
 from clover.data import Record, Sample
-from clover.data.tasks import PROMPT_TOKENS, Task, cut_text, encode_task, read_tasks, spaced
+from clover.data.tasks import Task, cut_text, encode_task, read_tasks, spaced
 from clover.errors import UserError
 from clover.target import TargetModel
 from clover.write import WriteConfig, Writer
@@ -67,5 +67,5 @@ def _prompts(task: SuiteTask, count: int) -> Iterator[Task]:
         found = [one for one in read_tasks([task.file]) if task.group in (None, one.group)]
         yield from (found[i] for i in spaced(len(found), count))
     else:
-        by_file = [cut_text(one.text, one.name, PROMPT_TOKENS) for one in _corpus().held_out]
+        by_file = [cut_text(one.text, one.name) for one in _corpus().held_out]
         yield from (cut for turn in zip_longest(*by_file) for cut in turn if cut is not None)

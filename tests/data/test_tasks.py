@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tokenizers.processors import TemplateProcessing
 
-from clover.data.tasks import Task, choose_fitting, encode_task, read_tasks, spread
+from clover.data.tasks import PROMPT_TOKENS, Task, choose_fitting, encode_task, read_tasks, spread
 from clover.errors import UserError
 from tests.data.tokenizers import ALTERNATES, CHATML, make_tokenizer
 
@@ -95,14 +95,14 @@ def test_other_text_is_cut_into_prompts(tmp_path: Path) -> None:
     code.write_text("".join(f"line {i:04d} of a long text\n" for i in range(300)), encoding="utf-8")
     book.write_text("word " * 900, encoding="utf-8")
     empty.write_text("", encoding="utf-8")
-    tasks = list(read_tasks([code, book, empty], prompt_tokens=8))
+    tasks = list(read_tasks([code, book, empty]))
     assert [task.group for task in tasks] == ["code"] * 3 + ["book"] * 2
     assert tasks[0].where == f"{code}, line 82" and tasks[0].text.endswith("line 0080 of a long text")
-    assert len(tasks[4].text) == 8 * 12  # no more than a prompt can need
+    assert len(tasks[4].text) == PROMPT_TOKENS * 12  # no more than a prompt can need
     tokenizer = make_tokenizer()
     whole = tokenizer("word " * 400, add_special_tokens=False)["input_ids"]
     prompt = encode_task(tasks[3], tokenizer)
-    assert list(prompt.tokens) == [0, *whole[-8:]]  # after the token that opens every text
+    assert list(prompt.tokens) == [0, *whole[-PROMPT_TOKENS:]]  # after the token that opens every text
 
 
 def test_a_short_text_is_cut_in_its_middle(tmp_path: Path) -> None:
@@ -137,11 +137,14 @@ def test_without_a_template_a_question_is_asked_as_in_training(tmp_path: Path) -
 
 
 def test_of_a_text_the_opening_is_the_prompt(tmp_path: Path) -> None:
-    path = write(tmp_path, "stories.jsonl", {"text": "the cat sat on the mat" * 9})
+    path = write(tmp_path, "stories.jsonl", {"text": "the cat sat on the mat" * 99})
     tokenizer = make_tokenizer()
-    (task,) = read_tasks([path], prompt_tokens=3)
-    assert len(task.text) == 3 * 12  # no more than a prompt can need: a server would be sent all of it
-    assert list(encode_task(task, tokenizer).tokens) == tokenizer("the cat sat on the mat")["input_ids"][:4]
+    (task,) = read_tasks([path])
+    assert (
+        len(task.text) == PROMPT_TOKENS * 12
+    )  # no more than a prompt can need: a server would be sent all of it
+    whole = tokenizer("the cat sat on the mat" * 99)["input_ids"]
+    assert list(encode_task(task, tokenizer).tokens) == whole[: 1 + PROMPT_TOKENS]
 
 
 def test_only_prompts_within_the_limit_are_tokenized(tmp_path: Path) -> None:

@@ -26,12 +26,12 @@ from clover.files import read_text
 from clover.templates import encode_text
 
 PROMPT_TOKENS = 64
+_MOST_CHARACTERS = 12 * PROMPT_TOKENS  # more than the tokens of a prompt have
 _MT_BENCH = {"writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities"}
 _RECORD_FILES = (".json", ".jsonl", ".parquet")
 _LISTS = ("prompts", "development")
 _MAX_BYTES = 64 * 2**20
 _STRIDE = 2000  # characters between two cuts of a text
-_CHARACTERS_PER_TOKEN = 12  # more than the tokens of a prompt have
 
 Window = tuple[int | None, int | None]
 
@@ -71,14 +71,14 @@ class Chosen(NamedTuple):
 _Grouped = TypeVar("_Grouped", Task, TaskPrompt)
 
 
-def read_tasks(paths: Iterable[str | os.PathLike[str]], prompt_tokens: int = PROMPT_TOKENS) -> list[Task]:
+def read_tasks(paths: Iterable[str | os.PathLike[str]]) -> list[Task]:
     """Read the tasks of files, in order. A warning counts the records that cannot be used.
 
     UserError if a file cannot be read, or none of its records can be used; it says what is wrong with the first.
     """
     found: list[Task] = []
     for path in map(Path, paths):
-        tasks = list(_read_file(path, prompt_tokens))
+        tasks = list(_read_file(path))
         if not tasks and path.suffix.lower() in (*_RECORD_FILES, ".txt"):
             raise UserError(f"{path} holds no prompts")
         found += tasks
@@ -179,10 +179,10 @@ def _encode_plain(text: str, window: Window, tokenizer: Any) -> list[int]:
     return whole[: next(places, 0)] + bare[slice(*window)]
 
 
-def _read_file(path: Path, prompt_tokens: int) -> Iterator[Task]:
+def _read_file(path: Path) -> Iterator[Task]:
     suffix = path.suffix.lower()
     if suffix in _RECORD_FILES:
-        yield from _read_records(path, prompt_tokens)
+        yield from _read_records(path)
     elif suffix == ".txt":
         for number, line in enumerate(_read_text(path).split("\n"), start=1):
             if line.strip():
@@ -190,16 +190,16 @@ def _read_file(path: Path, prompt_tokens: int) -> Iterator[Task]:
     else:
         text = _read_text(path)
         if text.strip():
-            yield from cut_text(text, str(path), prompt_tokens)
+            yield from cut_text(text, str(path))
 
 
-def _read_records(path: Path, prompt_tokens: int) -> Iterator[Task]:
+def _read_records(path: Path) -> Iterator[Task]:
     rows, problems, number, where = open_rows(path), list[str](), 0, ""
     for row in range(rows.count):
         try:
             fields, where = rows.read(row)
             if not isinstance(fields, dict) or not isinstance(fields.get("prompts"), list):
-                fields = [_parse_task(fields, path.stem, where, prompt_tokens)]
+                fields = [_parse_task(fields, path.stem, where)]
         except UserError as error:
             fields = [str(error)]
         for task in fields if isinstance(fields, list) else _read_lists(fields, path.stem, where):
@@ -231,7 +231,7 @@ def _read_lists(fields: dict[str, Any], stem: str, where: str) -> Iterator[Task 
                 yield f"{place} must be a text that is not empty"
 
 
-def _parse_task(fields: Any, stem: str, where: str, prompt_tokens: int) -> Task:
+def _parse_task(fields: Any, stem: str, where: str) -> Task:
     record = parse_record(fields, where)
     group = (_group(fields, where) if "turns" in fields else "") or stem
     if record.messages:
@@ -240,8 +240,7 @@ def _parse_task(fields: Any, stem: str, where: str, prompt_tokens: int) -> Task:
         raise UserError(f"{where}: the prompt is empty")
     if record.prompt:
         return Task(group, where, text=record.prompt)
-    opening = record.completion[: _CHARACTERS_PER_TOKEN * prompt_tokens]
-    return Task(group, where, text=opening, window=(0, prompt_tokens))
+    return Task(group, where, text=record.completion[:_MOST_CHARACTERS], window=(0, PROMPT_TOKENS))
 
 
 def _group(fields: dict[str, Any], where: str) -> str:
@@ -259,17 +258,17 @@ def _first_turn(messages: Sequence[Message], where: str) -> tuple[Message, ...]:
     return tuple(messages[: users[0] + 1])
 
 
-def cut_text(text: str, name: str, prompt_tokens: int) -> Iterator[Task]:
+def cut_text(text: str, name: str) -> Iterator[Task]:
     """Cut a text into prompts, one per 2,000 characters or so. Each ends after a whole line if lines are short."""
     ends = [(text.find("\n", at, at + _STRIDE) + 1) or at for at in range(_STRIDE, len(text), _STRIDE)]
     line, counted = 1, 0
     for end in ends or [(len(text) + 1) // 2]:
         line, counted = line + text.count("\n", counted, end), end
-        start = max(0, end - _CHARACTERS_PER_TOKEN * prompt_tokens)
+        start = max(0, end - _MOST_CHARACTERS)
         # A line break at the end would be a token of its own, which is rare in the middle of a text.
         before = text[start:end].rstrip("\n")
         if before.strip():
-            yield Task(Path(name).stem, f"{name}, line {line}", text=before, window=(-prompt_tokens, None))
+            yield Task(Path(name).stem, f"{name}, line {line}", text=before, window=(-PROMPT_TOKENS, None))
 
 
 def _read_text(path: Path) -> str:
