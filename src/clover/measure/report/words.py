@@ -72,6 +72,6 @@ def mode(temperature: float) -> str:
     return "greedy" if temperature == 0 else f"sampled at T = {temperature:g}"
 
 
-def shortened(name: str, length: int = 52) -> str:
-    """Return a name with each line cut where it is too long."""
-    return "\n".join(line if len(line) <= length else line[: length - 1] + "…" for line in name.split("\n"))
+def shortened(name: str) -> str:
+    """Return a name with each line cut to 52 characters."""
+    return "\n".join(line if len(line) <= 52 else line[:51] + "…" for line in name.split("\n"))
