@@ -76,8 +76,8 @@ class Growth:
         vocab_size: number of tokens that the target knows.
         max_length: most tokens of a text, its prompt included.
         max_new_tokens: most tokens of an answer; None for no limit but `max_length`.
-        prompt_tokens: tokens that are kept as the opening of each window of a plain text, but at most half of the
-            window. A window has `max_length` tokens.
+        prompt_tokens: tokens of a plain text, or of each window of `max_length` tokens, that are kept as its opening;
+            at most half of it.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -198,8 +198,7 @@ class Growth:
 def _with_places(messages: Sequence[Message]) -> Iterator[Message | None]:
     """Yield the turns of a conversation, and None in the place of each answer that is to be written.
 
-    An answer is to be written where the assistant speaks, unless it opens the conversation, and after each turn of
-    the user that nobody answers.
+    It is written where the assistant speaks after others, and after each turn of the user that nobody answers.
     """
     for number, (message, after) in enumerate(zip_longest(messages, messages[1:])):
         if message["role"] == "assistant" and number:

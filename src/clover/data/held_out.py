@@ -41,7 +41,6 @@ def choose_held_out(texts: Texts, share: float, max_length: int) -> HeldOut | No
 
     Only texts count that give a window of at most `max_length` tokens with something to learn. The result is None if
     nothing is to be held out, or nothing would be left to learn. A share of 1 holds all texts out, and none is read.
-
     Texts are read once, and only until the answer is known: a share holds the lowest hashes, so one text below it
     settles that it is not empty. If a thousand texts give nothing, the training says what is wrong with them.
     """

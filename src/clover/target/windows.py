@@ -39,8 +39,7 @@ class Windows:
     def masks(self, mask: Tensor | None, positions: Tensor, cache: KVCache, dtype: torch.dtype) -> Masks:
         """Return the attention mask of a forward pass: `sdpa_mask`, or one per attention type if windows cut it.
 
-        `mask` is Bool [B, 1, N, S'] or None for plain text, `positions` Long [B, N]. The caller has called the
-        cache's ``begin``.
+        `mask` is Bool [B, 1, N, S'] or None for plain text, `positions` Long [B, N]; the cache has begun these tokens.
         """
         new = positions.shape[1]
         added = sdpa_mask(mask, new, cache, dtype)
