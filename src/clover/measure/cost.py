@@ -35,6 +35,7 @@ from clover.measure.systems import draft_kind
 from clover.measure.trees import tree_label
 from clover.options import next_command
 from clover.target import TargetWeights
+from clover.train.recipes import DEFAULT_SYSTEM
 from clover.train.record import RECORD_FILE, read_record
 from clover.tree import TreeShape
 
@@ -42,7 +43,6 @@ SPEEDUPS = (1.0, 1.5, 2.0)
 _STEPS, _FEWEST = 80, 2  # Steps of each tree that are timed, and the least, however late it is.
 _CHAINS = (1, 2, 4, 8)
 _WRITING_SHARE = 0.3  # The share of a batch size's time for the text that is forced.
-_SYSTEM = "recall"  # of a draft yet to be made, where nobody chooses
 _TAUS = (2.0, 3.0, 4.0)  # A training pays at these, if the user names none.
 _HOUR = 3600.0
 # By short trainings; docs/results.md has commands, dates, revisions and machines.
@@ -132,7 +132,7 @@ def run_cost(options: CostOptions, console: Console | None = None, errors: Conso
 def _check(options: CostOptions) -> list[TreeShape]:
     """Return the trees that were named; UserError, before any time is spent, for options that exclude each other."""
     if not options.draft:
-        find_system(options.system or _SYSTEM)
+        find_system(options.system or DEFAULT_SYSTEM)
     elif options.system is not None:
         raise UserError(f"{options.draft} has its system; --system is for a draft yet to be made")
     elif options.draft_vocabulary is not None:
@@ -158,12 +158,8 @@ def _check(options: CostOptions) -> list[TreeShape]:
 def _new_draft(options: CostOptions, target: TargetWeights) -> DraftModel:
     """Return a draft with random weights: steps take as long with any."""
     torch.manual_seed(options.seed)
-    draft: Any = find_system(options.system or _SYSTEM).from_target(target)
     size = options.draft_vocabulary or default_size(target.vocab_size)
-    if size is not None:
-        if size > target.vocab_size:
-            raise UserError(f"draft_vocabulary must be from 1 to the target's {target.vocab_size}")
-        draft.reduce_vocabulary(torch.arange(size))
+    draft: Any = find_system(options.system or DEFAULT_SYSTEM).from_target(target, draft_vocab_size=size)
     return draft.to(target.dtype).eval()
 
 
