@@ -97,7 +97,7 @@ def test_a_trained_draft_tells_what_its_training_took(
         (("--draft", "d", "--system", "medusa"), "d has its system"),
         (("--draft", "d", "--draft-vocabulary", 9), "d has its vocabulary"),
         (("--draft", "missing"), "missing"),
-        (("--system", "medusa", "--draft-vocabulary", 9999), "draft_vocabulary"),
+        (("--system", "medusa", "--draft-vocabulary", 9999), "draft_vocab_size is 9999"),
         (
             ("--max-new-tokens", 9999, "--system", "medusa"),
             "no prompt leaves room for 9999 new tokens (tried: 2)",

@@ -9,6 +9,7 @@ from typing import Any
 
 from clover.chat.format import CALLS, ChatFormat
 from clover.templates import REASONING
+from clover.templates.calls import function_of
 
 
 @dataclass(frozen=True)
@@ -142,9 +143,7 @@ def read_calls(value: Any) -> list[ToolCall]:
         return [call for one in _objects(value) for call in read_calls(one)]
     if isinstance(value, list):
         return [call for one in value for call in read_calls(one)]
-    call = value.get("function", value) if isinstance(value, dict) else None
-    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
-        raise ValueError("not a call of a function")
+    call = function_of(value)
     arguments = call.get("arguments", call.get("parameters", {}))
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     if not isinstance(json.loads(text or "{}"), dict):
