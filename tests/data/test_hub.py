@@ -46,7 +46,7 @@ def test_a_split_may_be_named_and_is_another_content(asked: list[dict[str, Any]]
 
 def test_a_data_set_that_cannot_be_found_is_named(asked: list[dict[str, Any]]) -> None:
     with pytest.raises(
-        UserError, match="no/such is no file; as a data set .* Dataset 'no/such' doesn't exist"
+        UserError, match="no/such is not a file; as a data set .* Dataset 'no/such' doesn't exist"
     ):
         open_rows("no/such")
 

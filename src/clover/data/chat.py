@@ -58,7 +58,7 @@ class Sample:
         return len(self.tokens)
 
     def part(self, start: int, stop: int) -> Sample:
-        """Return tokens `start` to `stop` alone."""
+        """Return only tokens `start` to `stop`."""
         return Sample(self.tokens[start:stop], self.loss_mask[start:stop])
 
     def digest(self) -> bytes:
@@ -307,9 +307,7 @@ def _answer(
             "answer; give the thinking as reasoning_content"
         )
     if words not in shown:
-        raise TemplateRefused(
-            f"the chat template {template_name(tokenizer)} does not show an answer as it is"
-        )
+        raise TemplateRefused(f"the chat template {template_name(tokenizer)} changes the words of an answer")
     opened = opening[start:]
     if all(part in shown for part in thinking) and not (thinking and opened.strip()):
         return shown
@@ -375,7 +373,7 @@ def _sample(text: _Text, tokens: list[int], offsets: list[Span], stops: Sequence
     mask = np.full(len(tokens), text.spans is None)
     starts, ends = np.array(offsets, dtype=np.int64).reshape(-1, 2).T
     for start, end in text.spans or ():
-        # If the tokenizer trims, a token of spaces alone covers no characters: its place is the end of the spaces, or
+        # If the tokenizer trims, a token of only spaces covers no characters: its place is the end of the spaces, or
         # 0. Tokens that the tokenizer inserts are at 0, too, but no span of a text with such tokens begins there.
         after, before = (ends > start) | (start == 0), (starts < end) | (ends == end)
         learnt = np.flatnonzero(after & before)

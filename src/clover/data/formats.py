@@ -188,7 +188,7 @@ def _check_fields(fields: dict[str, Any], where: str) -> None:
     unread = [name for name in _UNREAD if fields.get(name)]
     unread += ["enable_thinking"] if fields.get("enable_thinking") is not None else []
     if unread:
-        raise UserError(f"{where}: the field {unread[0]} cannot be used; a record is text and tools alone")
+        raise UserError(f"{where}: the field {unread[0]} cannot be used; a record has only text and tools")
     answered = fields.get("completion") is not None or fields.get("response") is not None
     if (label := fields.get("label")) is False or (answered and isinstance(label, int | float) and not label):
         raise UserError(f"{where}: its label says that a model should not write this")

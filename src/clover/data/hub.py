@@ -36,7 +36,7 @@ def open_hub(name: str, is_read: Callable[[str], bool]) -> Dataset:
     """
     place, _, split = name.partition(":")
     return _load(
-        f"{name} is no file; as a data set of the Hub it", is_read, path=place, split=split or "train"
+        f"{name} is not a file; as a data set of the Hub it", is_read, path=place, split=split or "train"
     )
 
 

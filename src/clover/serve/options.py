@@ -10,7 +10,7 @@ _server, _limits = panel("Server"), panel("Limits")
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """Where a server listens, who may use it, and how much at once."""
+    """The address of a server, its key, and its limits."""
 
     host: Annotated[str, _server("Address to listen at; 0.0.0.0 is all of them.", metavar="ADDRESS")] = (
         "127.0.0.1"

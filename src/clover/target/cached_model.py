@@ -238,5 +238,5 @@ def _check_class(model: Any) -> None:
         if type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
             raise UserError(
                 f"{kind}: {name} is a quantised layer of torch.ao ({type(module).__name__}), whose scales may depend "
-                "on all tokens of a pass; quantise the weights alone, as torchao's weight-only schemes do"
+                "on all tokens of a pass; quantise only the weights, as torchao's weight-only schemes do"
             )

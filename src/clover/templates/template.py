@@ -167,7 +167,7 @@ def _said(template: Template) -> Message:
 
 @dataclass(frozen=True)
 class _CallForm:
-    """The form of tool calls for a template: `arguments` as "object" or "string", and the content beside calls."""
+    """The form of tool calls for a template: `arguments` as "object" or "string", and the content of their message."""
 
     arguments: str
     no_content: Any

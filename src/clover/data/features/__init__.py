@@ -1,4 +1,4 @@
-"""What the frozen target says about training text: computed as it is needed, or once and kept on disk."""
+"""The frozen target's hidden states of training text: computed when they are needed, or once and stored on disk."""
 
 from clover.data.features.compute import Features, compute_features, hidden_scale, require_finite
 from clover.data.features.index import StoreConfig, has_begun, read_index

@@ -35,7 +35,7 @@ class StoredSample(Sample):
     start: int
 
     def part(self, start: int, stop: int) -> StoredSample:
-        """Return tokens `start` to `stop` alone."""
+        """Return only tokens `start` to `stop`."""
         return replace(
             self,
             tokens=self.tokens[start:stop],

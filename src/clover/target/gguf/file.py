@@ -16,7 +16,7 @@ from clover.errors import UserError
 MAGIC = b"GGUF"
 _DAMAGES = struct.error, LookupError, ValueError, TypeError, ArithmeticError, MemoryError, RecursionError
 _PART = 2**16  # bytes that are dequantised at once
-_ALIGNMENT = 32  # of the tensors in bytes, unless the file says otherwise
+_ALIGNMENT = 32  # bytes; the default if a file does not give the alignment of its tensors
 # The codes of numeric field types, with the letters of `struct`.
 _NUMBERS: dict[int, str] = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING, _ARRAY = 8, 9
