@@ -49,7 +49,7 @@ _INSTEAD = {
     **dict.fromkeys(("structured_outputs", "json_schema", "grammar", "regex", "ebnf"), _GRAMMAR),
     **dict.fromkeys(("extra_body", "sampling_params"), "put its fields among the other fields of the body"),
     **dict.fromkeys(("max_new_tokens", "max_length", "num_predict", "n_predict"), "it is max_tokens here"),
-    "system": "give it as the first message, with the role system",
+    "system": "make it the first of the messages, with the role system",
 }
 
 
