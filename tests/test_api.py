@@ -278,10 +278,18 @@ def test_a_draft_that_prompt_lookup_would_ignore_is_refused(pair: tuple[Path, Pa
         clover.load(pair[0], pair[1], tree="lookup")
 
 
-@pytest.mark.parametrize("prompt", ["a \udcff", [{"role": "user", "content": "a \udcff"}]])
-def test_half_characters_are_refused(model: Clover, prompt: Any) -> None:
+@pytest.mark.parametrize(
+    ("prompt", "options"),
+    [
+        ("a \udcff", {}),
+        ([{"role": "user", "content": "a \udcff"}], {}),
+        ([{"role": "user", "content": [{"type": "text", "text": "\ud83d"}]}], {}),
+        ("a", {"stop": ["b", "\ud83d"]}),
+    ],
+)
+def test_half_characters_are_refused(model: Clover, prompt: Any, options: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="half a character"):
-        model.generate(prompt)
+        model.generate(prompt, **options)
 
 
 def test_wrong_options_are_named(model: Clover) -> None:

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -314,10 +313,6 @@ class Clover:
         if not isinstance(prompt, str) and not _is_list_of(Mapping, prompt):
             raise UserError("a prompt is a string, a list of token ids or a list of messages; this is none")
         tokenizer: Any = self.target.require_tokenizer()
-        try:
-            json.dumps(prompt, ensure_ascii=False, default=str).encode()
-        except UnicodeEncodeError as error:
-            raise UserError("the prompt holds half a character (a lone surrogate); leave it out") from error
         if isinstance(prompt, str):
             return encode_text(tokenizer, prompt)
         messages: Any = prompt

@@ -206,7 +206,7 @@ def test_limits_of_new_tokens(client: openai.OpenAI) -> None:
     assert open_end.choices[0].finish_reason == "length"
     almost_full = client.completions.create(model=NAME, prompt=[5] * 120, **ignoring)
     assert almost_full.usage is not None and almost_full.usage.completion_tokens == 8
-    short = client.chat.completions.create(**CHAT | {"max_completion_tokens": 3})
+    short = client.chat.completions.create(**CHAT | {"max_tokens": None, "max_completion_tokens": 3})
     assert short.usage is not None and short.usage.completion_tokens == 3
 
 
@@ -257,7 +257,7 @@ SHORT, FULL = {"role": "user", "content": "a"}, [5] * 128
         (TEXTS, {"prompt": "a", "max_tokens": 999}, "context_length_exceeded", "max_tokens", "999 new ones"),
         (
             CHATS,
-            {"messages": [SHORT], "max_completion_tokens": 999, "max_tokens": 3},
+            {"messages": [SHORT], "max_completion_tokens": 999, "max_tokens": 999},
             "context_length_exceeded",
             "max_completion_tokens",
             "999 new ones",
@@ -268,7 +268,8 @@ SHORT, FULL = {"role": "user", "content": "a"}, [5] * 128
         (TEXTS, {"prompt": []}, "invalid_value", "prompt", "prompt must not be empty"),
         (TEXTS, {"prompt": "a", "stop": ""}, "invalid_value", "stop", "stop must not be empty"),
         (TEXTS, {"prompt": 5}, "invalid_value", "prompt", "it must be a valid string"),
-        (TEXTS, {"prompt": "a", "best_of": 2}, "invalid_value", "best_of", "does not support"),
+        (TEXTS, {"prompt": "a", "best_of": 2}, "invalid_value", "best_of", "than n, which is 1"),
+        (TEXTS, {"prompt": "a", "n": 2, "best_of": 1}, "invalid_value", "best_of", "than n, which is 2"),
         (TEXTS, {"prompt": "a", "stream_options": {}}, "invalid_value", "stream_options", "needs stream"),
         (
             CHATS,
@@ -287,6 +288,24 @@ def test_errors_name_the_field(
     assert (status, error["code"], error["param"]) == (400, code, param) and said in error["message"]
 
 
+@pytest.mark.parametrize("path", [TEXTS, CHATS])
+@pytest.mark.parametrize(("more", "status"), [(2, 400), (3, 200)])
+def test_two_names_of_one_field_do_not_contradict_each_other(
+    live: Live, path: str, more: int, status: int
+) -> None:
+    body = {"prompt": "a"} if path == TEXTS else {"messages": [SHORT]}
+    found, answer = live.post(path, body | {"max_tokens": 3, "max_completion_tokens": more})
+    assert found == status, answer
+    if status == 400:
+        error = answer["error"]
+        assert error["param"] == "max_completion_tokens" and "differs from max_tokens" in error["message"]
+    else:
+        assert answer["usage"]["completion_tokens"] <= 3
+    messages = [SHORT, SHORT | {"role": "assistant", "reasoning": "a", "reasoning_content": "b"}, SHORT]
+    answer = live.post(CHATS, {"messages": messages})[1]
+    assert "messages.1.reasoning: it differs from reasoning_content" in answer["error"]["message"]
+
+
 def test_an_empty_prompt_is_named_too(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Clover, "encode", lambda *_: [])  # as tokenizers do that put nothing before a text
     status, answer = live.post(TEXTS, {"prompt": ""})
@@ -294,7 +313,7 @@ def test_an_empty_prompt_is_named_too(live: Live, monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_asks_for_nothing_is_accepted(live: Live) -> None:
-    body = {"prompt": "a", "max_tokens": 1, "best_of": 1, "suffix": "", "stream_options": None}
+    body = {"prompt": "a", "max_tokens": 1, "n": 2, "best_of": 2, "suffix": "", "stream_options": None}
     assert live.post(TEXTS, body | {"user": "x", "metadata": {"a": "b"}, "service_tier": "auto"})[0] == 200
     chat = {"messages": [SHORT | {"name": "x"}], "max_tokens": 1, "parallel_tool_calls": True}
     chat |= {"modalities": ["text"], "safety_identifier": "x", "prompt_cache_key": "x"}

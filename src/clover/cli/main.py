@@ -27,6 +27,7 @@ from clover.cli import (
 from clover.errors import REMOVED, UserError, is_out_of_memory
 from clover.files import explain
 from clover.options import CLOSED_PIPE, INTERRUPTED, USER_ERROR
+from clover.validation import check_characters
 
 
 class _Commands(typer.core.TyperGroup):
@@ -117,7 +118,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
     logger.setLevel(logging.INFO)
     logger.addHandler(notes)
     try:
-        _check_encoding(arguments)
+        for argument in arguments:  # bytes that are no UTF-8 come as lone surrogates
+            check_characters(argument, f"the argument {argument!a}")
         command = typer.main.get_command(app)
         code = command.main(list(arguments) or ["--help"], "clover", standalone_mode=False) or 0
     except (KeyboardInterrupt, typer.Abort):
@@ -133,15 +135,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if message is not None:
         print("clover: error:", " ".join(message.split()), file=sys.stderr)
     return code
-
-
-def _check_encoding(arguments: Sequence[str]) -> None:
-    """Refuse bytes that are no UTF-8, which Python hands over as lone surrogates that nothing can print."""
-    for argument in arguments:
-        try:
-            argument.encode()
-        except UnicodeEncodeError as error:
-            raise UserError(f"the argument {argument!a} is not valid UTF-8 text") from error
 
 
 def _explain(error: Exception) -> str | None:

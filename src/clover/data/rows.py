@@ -7,7 +7,6 @@
 
 import hashlib
 import json
-import re
 from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -19,9 +18,8 @@ from clover.data.formats import MAX_RECORD_BYTES, is_read
 from clover.data.hub import is_hub_name, open_hub, open_parquet, probe_records, read_record
 from clover.errors import UserError
 from clover.files import decode_utf8, explain, open_to_read
-from clover.validation import parse_json
+from clover.validation import check_characters, parse_json
 
-_HALF = re.compile("[\ud800-\udfff]")
 _MAX_JSON_BYTES = 2 * 2**30
 _PIECE_BYTES = 2**16
 _FIRST_BYTES = 1024
@@ -175,8 +173,7 @@ def _checked(record: Any, where: str) -> Any:
         text = json.dumps(record, ensure_ascii=False)
     except RecursionError as error:
         raise UserError(f"{where} is nested too deeply") from error
-    if _HALF.search(text):
-        raise UserError(f"{where} holds half a character (a lone surrogate)")
+    check_characters(text, where)
     return parse_json(text, where)
 
 

@@ -8,6 +8,7 @@ from typing import Literal
 from clover.errors import UserError
 from clover.metrics import Acceptance
 from clover.sampling import SamplingParams
+from clover.validation import check_characters
 
 FinishReason = Literal["stop", "length", "context", "error"]
 ErrorKind = Literal["grammar", "process", "logits"]
@@ -53,8 +54,7 @@ class Request:
         for text in self.stop:
             if not isinstance(text, str):
                 raise UserError(f"a stop string is {text!r}; give strings")
-            if any("\ud800" <= character <= "\udfff" for character in text):
-                raise UserError("a stop string holds half a character (a lone surrogate); leave it out")
+            check_characters(text, "a stop string")
         if "" in self.stop:
             raise UserError("a stop string is empty; leave it out")
 

@@ -69,6 +69,17 @@ def _refused(what: str, *also: Any) -> Any:
     return Annotated[None, BeforeValidator(refuse), WithJsonSchema({"enum": list(nothing)})]
 
 
+def _is_as(other: str) -> AfterValidator:
+    """Refuse a value that is not that of another name of the same field, which stands before it."""
+
+    def check(value: Any, info: ValidationInfo) -> Any:
+        if None not in (value, first := info.data.get(other)) and value != first:
+            raise ValueError(f"it differs from {other}, which is another name of it; give one of them")
+        return value
+
+    return AfterValidator(check)
+
+
 _Unknown = Annotated[Any, WithJsonSchema({"enum": _EMPTY})]
 
 
@@ -161,7 +172,7 @@ class Message(_Body):
     tool_calls: Annotated[list[Call], Field(max_length=1024, fail_fast=True)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
-    reasoning: str | None = None  # vLLM's newer name of `reasoning_content`
+    reasoning: Annotated[str | None, _is_as("reasoning_content")] = None  # vLLM's newer name of `reasoning_content`
     refusal: str | None = None
     annotations: Any = None
     function_call: _refused("function calls") = None  # type: ignore[valid-type]
@@ -245,7 +256,7 @@ class GenerationBody(_Body):
 
     model: str | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    max_completion_tokens: Annotated[Annotated[int, Field(ge=1)] | None, _is_as("max_tokens")] = None
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
@@ -303,7 +314,15 @@ class CompletionBody(GenerationBody):
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: _refused("echo") = None  # type: ignore[valid-type]
     suffix: _refused("suffix", "") = None  # type: ignore[valid-type]
-    best_of: _refused("best_of", 1) = None  # type: ignore[valid-type]
+    best_of: int | None = None
+
+
+    @field_validator("best_of")
+    @classmethod
+    def _is_n(cls, best: int | None, info: ValidationInfo) -> int | None:
+        if "n" in info.data and best not in (None, texts := info.data["n"] or 1):
+            raise ValueError(f"this server does not support another best_of than n, which is {texts}; leave it out")
+        return best
 
 
 class ChatBody(GenerationBody):

@@ -189,7 +189,7 @@ class RequestParser:
         least = body.min_tokens or 0
         if body.stop and least:
             raise ApiError(400, "min_tokens does not go with stop", "invalid_value", "min_tokens")
-        if least > (body.max_completion_tokens or body.max_tokens or least):
+        if least > (body.max_tokens or body.max_completion_tokens or least):
             raise ApiError(400, "min_tokens is above max_tokens", "invalid_value", "min_tokens")
         ends = list(self._engine.target.eos_token_ids)
         if not least or body.ignore_eos or not ends:
@@ -214,10 +214,9 @@ class RequestParser:
         return f"the {target.run_limit} is {target.longest_run} tokens"
 
     def _new_tokens(self, body: Body, prompt_tokens: int) -> int:
-        asked, field = body.max_tokens, "max_tokens"
+        field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+        asked: int | None = getattr(body, field)
         default = None if isinstance(body, ChatBody) else _COMPLETION_TOKENS
-        if body.max_completion_tokens is not None:
-            asked, field = body.max_completion_tokens, "max_completion_tokens"
         room = self._engine.target.longest_run - prompt_tokens
         if room < 1:
             raise self._too_long(f"{prompt_tokens} tokens", _prompt_field(body))

@@ -15,6 +15,7 @@ from clover.errors import UserError
 from clover.templates.calls import Message, with_wrappers, wrapped
 from clover.templates.shown import hidden_tools, lost_message, media_in
 from clover.templates.template import MARK, Template, TemplateRefused, find_template
+from clover.validation import check_characters
 
 _SHOWN = 40  # characters of a name in a message
 
@@ -85,12 +86,17 @@ def check_template_options(tokenizer: Any, options: Mapping[str, Any], tools: Se
 
 
 def encode_rendered(tokenizer: Any, text: str) -> list[int]:
-    """Return the token ids of a rendering, which already has its special tokens."""
+    """Return the token ids of a rendering, which already has its special tokens.
+
+    UserError for half a character, here and in `encode_text`.
+    """
+    check_characters(text, "the prompt")
     return list(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
 
 def encode_text(tokenizer: Any, text: str) -> list[int]:
     """Return the token ids of a text to continue, with the special tokens that the tokenizer puts before it."""
+    check_characters(text, "the prompt")
     tokens = list(tokenizer(text, verbose=False)["input_ids"])
     return tokens[spare_bos(tokenizer, tokens) : len(tokens) - spare_eos(tokenizer, text, tokens)]
 
