@@ -178,7 +178,7 @@ def auto(pair: Pair, tuned: bool) -> Policy:
         lookups = [(1, PLAIN_DRAFTER), *((1 + n, LookupDrafter(n)) for n in LOOKUPS)]
         verify += [VerifyCost(size, nodes, pair.seconds(size, one)) for nodes, one in lookups]
     return AutoTree().policy(
-        draft, Tuning("cpu", "float32", "", 1, "", {}, "", tuple(verify), tuple(choices))
+        draft, Tuning("cpu", "float32", "", 1, "", {}, None, False, "", tuple(verify), tuple(choices))
     )
 
 

@@ -157,7 +157,7 @@ def test_a_tuning_beside_the_draft_is_used_where_it_fits(pair: tuple[Path, Path]
     target = TargetModel.load(pair[0])
     for fingerprint, fits in (("another", False), (architecture_name(target.config), True)):
         choices = (Choice(1, "chain:2", 1.9, 0.02, 90.0), Choice(1, "plain", 1.0, 0.02, 50.0))
-        found = Tuning("cpu", "float32", "", 1, "", {}, fingerprint, (), choices)
+        found = Tuning("cpu", "float32", "", 1, "", {}, None, False, fingerprint, (), choices)
         write_entry(draft / "tuning.json", found)
         assert find_tuning(draft, target) == (found if fits else None)
     policy = clover.load(target, draft).engine.policy

@@ -18,7 +18,7 @@ import torch
 from clover import assets, packaged
 from clover.chat import ChatFormat, Delta, ReplyParser, find_format, find_tool_format, warn_of_marks
 from clover.drafting import AutoTree, PlainTree, Tree, parse_tree
-from clover.drafting.tuning import FILE_NAME, Tuning, architecture_name, read_tuning
+from clover.drafting.tuning import FILE_NAME, Tuning, read_tuning
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Generation, PrefixStore, Request, StepEvent
 from clover.errors import GenerationError, UserError, answers_removed_arguments
@@ -103,15 +103,12 @@ def make_engine(
 
 
 def find_tuning(draft: str | os.PathLike[str], target: TargetWeights) -> Tuning | None:
-    """Return what `clover tune` saved with a draft for this target, device and dtype; None if nothing.
+    """Return what `clover tune` saved with a draft for a target that runs so; None if nothing.
 
     Raises UserError if the file is damaged.
     """
     file = Path(draft) / FILE_NAME
-    if not file.is_file():
-        return None
-    dtype = target.dtype_name
-    return read_tuning(file).find(target.device.type, dtype, architecture_name(target.config))
+    return read_tuning(file).find(target) if file.is_file() else None
 
 
 class Clover:

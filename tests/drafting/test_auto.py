@@ -31,7 +31,7 @@ def draft(max_depth: int = 8) -> Any:
 
 
 def tuning(*choices: Choice) -> Tuning:
-    return Tuning("cpu", "float32", "", 1, "", {}, "", (), choices)
+    return Tuning("cpu", "float32", "", 1, "", {}, None, False, "", (), choices)
 
 
 # -- regret against the best fixed tree ------------------------------------------------------------------------------

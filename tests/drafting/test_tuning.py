@@ -2,6 +2,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,8 @@ TUNING = Tuning(
     threads=2,
     date="2026-11-21",
     versions={"clover": "0.1.0"},
+    weights=None,
+    exact=False,
     target="llama-16-256-4096",
     verify=(VerifyCost(1, 9, 0.014), VerifyCost(1, 1, 0.011), VerifyCost(8, 1, 0.07)),
     choices=(
@@ -49,16 +52,36 @@ def test_what_is_written_is_read(file: Path):
     assert read_tuning(file).entries == (slower,)
 
 
-def test_an_entry_replaces_that_of_its_device_and_dtype_alone(file: Path):
+def target_that_runs(tuning: Tuning, **facts: object) -> Any:
+    """A target as it was when a tuning was measured, but for some facts."""
+    kind, layers, width, tokens = tuning.target.split("-")
+    sizes = {"num_hidden_layers": int(layers), "hidden_size": int(width), "vocab_size": int(tokens)}
+    known = {"device": SimpleNamespace(type=tuning.device), "dtype_name": tuning.dtype}
+    known |= {"weights": tuning.weights, "exact": tuning.exact}
+    return SimpleNamespace(**known | {"config": SimpleNamespace(model_type=kind, **sizes)} | facts)
+
+
+def test_an_entry_replaces_that_of_a_target_that_ran_so_alone(file: Path):
     half, newer = replace(TUNING, dtype="bfloat16"), replace(TUNING, date="2026-11-22")
-    write_entry(file, half)
-    write_entry(file, newer)
+    int8 = replace(half, weights="int8", exact=True)
+    for one in (half, int8, newer):
+        write_entry(file, one)
     found = read_tuning(file)
-    assert set(found.entries) == {half, newer}
-    assert found.find("cpu", "float32", TUNING.target) == newer
-    assert found.find("cpu", "bfloat16", TUNING.target) == half
-    assert found.find("cuda", "float32", TUNING.target) is None
-    assert found.find("cpu", "float32", "llama-2-32-99") is None
+    assert set(found.entries) == {half, int8, newer}
+    for one in (half, int8, newer):
+        assert found.find(target_that_runs(one)) == one
+    assert found.find(target_that_runs(newer, device=SimpleNamespace(type="cuda"))) is None
+    assert found.find(target_that_runs(replace(newer, target="llama-2-32-99"))) is None
+
+
+@pytest.mark.parametrize("facts", [{"weights": "int8", "exact": True}, {"exact": True}])
+def test_a_tuning_for_other_weights_is_not_used_and_that_is_said(file: Path, facts: dict[str, Any]):
+    with pytest.warns(UserWarning, match="tuned with other weights .* measure anew with `clover tune`"):
+        assert read_tuning(file).find(target_that_runs(TUNING, **facts)) is None
+    other = replace(TUNING, **facts)
+    write_entry(file, other)
+    assert read_tuning(file).find(target_that_runs(TUNING)) == TUNING
+    assert read_tuning(file).find(target_that_runs(other)) == other
 
 
 def test_choices_are_those_of_the_nearest_batch_size():
@@ -135,7 +158,7 @@ def test_nothing_may_be_missing(file: Path, name: str):
         read_tuning(file)
 
 
-@pytest.mark.parametrize("name", ["clover-tuning-1", None, 3])
+@pytest.mark.parametrize("name", ["clover-tuning-2", None, 3])
 def test_a_file_of_another_format_says_what_to_run(file: Path, name: object):
     file.write_text(json.dumps({"format": name, "entries": []}))
     with pytest.raises(UserError, match="clover tune"):

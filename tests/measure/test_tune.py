@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from clover import assets
 from clover.drafting import parse_tree
-from clover.drafting.tuning import Tuning, architecture_name, read_tuning
+from clover.drafting.tuning import Tuning, read_tuning
 from clover.drafts import load_draft
 from clover.errors import UserError
 from clover.measure.budget import Budget
@@ -70,7 +71,7 @@ def test_a_tuning_from_prompts_to_file(tuned: Tuned) -> None:
     (entry,) = read_tuning(options.output).entries
     assert entry == tuned.tuning
     target = TargetModel.load(str(options.target))
-    assert read_tuning(options.output).find("cpu", "float32", architecture_name(target.config)) == entry
+    assert read_tuning(options.output).find(target) == entry
     draft = load_draft(str(options.draft), target)
     assert entry.batch_sizes == (1, 2)
     for size in entry.batch_sizes:
@@ -156,6 +157,9 @@ def test_the_json_file_holds_all_trees(tuned: Tuned) -> None:
         ({"max_new_tokens": 127}, "no prompt leaves room for 127 new tokens"),
         ({"draft": None}, "give its draft"),
         ({"draft": "smollm2/none", "output": None}, "give --output FILE"),
+        ({"target": None, "draft": None, "output": None}, "in a package, where nothing is .* give --output FILE"),
+        ({"draft": "smollm2/recall", "output": None}, "in a package, where nothing is written"),
+        ({"draft": str(assets.DRAFT), "output": None}, "in a package, where nothing is written"),
         ({"json": Path()}, "is a directory"),
     ],
 )

@@ -1,10 +1,11 @@
 """What `clover tune` measured of a draft on one machine: read at run time, saved with the draft as `tuning.json`.
 
-A file has one entry per device and dtype. Seconds are wall-clock seconds, all of them of whole batches.
+A file has one entry per device, dtype and way in which the target runs its weights. Seconds are wall-clock seconds, all of them of whole batches.
 """
 
 import math
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,10 +17,11 @@ from pydantic import AfterValidator, Field
 from clover.drafting.tree import parse_tree
 from clover.errors import UserError
 from clover.files import write_json
+from clover.target import TargetWeights
 from clover.validation import read_json, validated
 
 FILE_NAME = "tuning.json"
-_FORMAT = "clover-tuning-2"
+_FORMAT = "clover-tuning-3"
 _LONGEST_TREE = 16_384  # characters: some two thousand nodes, more than a draft is made for
 
 
@@ -69,7 +71,8 @@ _Entry = TypeVar("_Entry", VerifyCost, Choice)
 class Tuning:
     """One entry: everything that was measured on one device in one dtype, where and when as in `Provenance`.
 
-    `target` is its `architecture_name`; of the choices, all trees that were tried, the best is first within each size.
+    `weights` and `exact` are those of the target (`clover.target.Target`), `target` is its `architecture_name`; of the
+    choices, all trees that were tried, the best is first within each size.
     """
 
     device: Text
@@ -78,9 +81,16 @@ class Tuning:
     threads: Count
     date: Text
     versions: dict[Text, Text] = field(hash=False)
+    weights: Text | None
+    exact: bool
     target: Text
     verify: tuple[VerifyCost, ...]
     choices: Annotated[tuple[Choice, ...], Field(min_length=1)]
+
+    @property
+    def runs(self) -> tuple[Any, ...]:
+        """Return how the target ran: its device, dtype and weights, and whether it was exact."""
+        return self.device, self.dtype, self.weights, self.exact
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
@@ -94,14 +104,25 @@ class Tuning:
 
 @dataclass(frozen=True)
 class TuningFile:
-    """The entries of a file, one per device and dtype."""
+    """The entries of a file, one for each way in which a target runs."""
 
     entries: tuple[Tuning, ...] = ()
 
-    def find(self, device: str, dtype: str, target: str) -> Tuning | None:
-        """Return the entry of a device type and dtype that was measured with this target (`architecture_name`)."""
-        wanted = (device, dtype, target)
-        return next((one for one in self.entries if (one.device, one.dtype, one.target) == wanted), None)
+    def find(self, target: TargetWeights) -> Tuning | None:
+        """Return the entry that was measured with such a target, run as this one is; None without.
+
+        A warning where one differs in the weights alone: its steps took another time.
+        """
+        name = architecture_name(target.config)
+        wanted = target.device.type, target.dtype_name, target.weights, target.exact
+        found = {one.runs: one for one in self.entries if one.target == name}
+        if wanted not in found and wanted[:2] in [runs[:2] for runs in found]:
+            warnings.warn(
+                "the draft was tuned with other weights of the target (int8, --exact or neither), so its tuning is not "
+                "used; measure anew with `clover tune`",
+                stacklevel=3,
+            )
+        return found.get(wanted)
 
 
 def architecture_name(config: Any) -> str:
@@ -125,12 +146,12 @@ def read_tuning(path: str | os.PathLike[str]) -> TuningFile:
 
 
 def write_entry(path: str | os.PathLike[str], tuning: Tuning) -> None:
-    """Put an entry into a file in place of the one of the same device and dtype; the file is whole at any time.
+    """Put an entry into a file in place of the one of a target that ran so; the file is whole at any time.
 
     UserError if the file exists and is no tuning, or cannot be written.
     """
     before = read_tuning(path).entries if Path(path).exists() else ()
-    others = [one for one in before if (one.device, one.dtype) != (tuning.device, tuning.dtype)]
+    others = [one for one in before if one.runs != tuning.runs]
     write_json(path, {"format": _FORMAT, "entries": [asdict(one) for one in (*others, tuning)]})
 
 

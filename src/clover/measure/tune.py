@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from clover import packaged
+from clover import assets, packaged
 from clover.drafting import PLAIN_DRAFTER, StaticDrafter, known_tokens, own_shape
 from clover.drafting.tuning import (
     FILE_NAME,
@@ -137,6 +137,12 @@ def _file_of(place: str) -> Path:
         find_system(place)  # says that it was removed
     if not folder.is_dir():
         raise UserError(f"the draft {place} is not a directory to save the tuning in; give --output FILE")
+    packages = [*assets.DRAFTS.values(), *(one.place for one in packaged.packaged_drafts())]
+    if any(folder.samefile(one) for one in packages):
+        raise UserError(
+            "this draft lies in a package, where nothing is written: copy its directory and give the copy as --draft, "
+            "so that its tuning is used, or give --output FILE"
+        )
     if not os.access(folder, os.W_OK):
         raise UserError(f"{folder} cannot be written; give --output FILE")
     return _writable(folder / FILE_NAME)
@@ -252,6 +258,8 @@ def _tuning(session: Session, origin: Provenance, sizes: Sequence[Sequence[Timed
     every = list(chain.from_iterable(sizes))
     return Tuning(
         **{name: getattr(origin, name) for name in _ORIGIN},
+        weights=session.target.weights,
+        exact=session.target.exact,
         target=architecture_name(session.target.config),
         verify=tuple(verify_costs(every)),
         choices=tuple(one.choice for one in every),

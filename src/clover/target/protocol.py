@@ -87,6 +87,11 @@ class Target(Protocol):
         return None
 
     @property
+    def exact(self) -> bool:
+        """Return whether the bits of a token depend on the text before it alone, as with most int8 weights."""
+        return False
+
+    @property
     @abstractmethod
     def longest_run(self) -> int:
         """Return the most tokens of one text, new tokens and draft tokens included."""
