@@ -143,7 +143,7 @@ BUDGET = {
     "__init__": (30, 1, 0),  # huge pages
     "__main__": (6, 1, 0),
     "api": (
-        400,
+        392,
         1,
         6,
     ),  # plain answers; conversations, grammars, chat_template_kwargs; errors keep other texts; unknown marks warn
@@ -155,15 +155,16 @@ BUDGET = {
     "chat": (840, 16, 18),  # formats one file each; calls that are forced, as elements, too
     # of what text an estimate is; notes of the log, chats beside plain decoding, the weight cache, features, grammar,
     # tools, budgets of time
-    "cli": (1385, 14, 35),
+    "cli": (1378, 14, 35),
     # attention of whole numbers, functions that are alike everywhere
     # int8 targets: products of several heads, and of parts; how loud outliers may be; kept weights
     # exact copies of models with plain weights: products of as many rows
     "cpu": (1797, 13, 54),
     # records in the forms that users bring, with weights and options; whole tags; states that are no numbers; records
-    # that show more than text, in tables, too; compressed files and deep records are named
-    "data": (2691, 16, 62),
-    "drafting": (1695, 16, 49),  # drafting under grammars; an example of a level, and what a policy may know
+    # that show more than text, in tables, too; compressed files and deep records are named; names that contradict
+    "data": (2706, 16, 62),
+    # drafting under grammars; an example of a level, and what a policy may know; for which weights a tuning is
+    "drafting": (1716, 16, 49),
     # starting values whatever the default dtype is, and what they are; how near a target is to a draft's own; files
     # that hold less than they describe
     # a choice of the mixture without rows of the whole vocabulary, which took minutes
@@ -176,10 +177,11 @@ BUDGET = {
     ),  # scores that processors spoil end a text; texts that cannot go on: again plainly, their last text; stop strings
     "errors": (76, 1, 5),  # the one table of all that was removed; an error that holds results
     "grammar": (200, 1, 3),  # states of texts, which drafting shares
-    "files": (289, 1, 16),
+    "files": (297, 1, 17),  # half characters, which three rooms looked for
     "integrations": (1318, 10, 23),  # refuses models that prepare their inputs otherwise
     # time that is kept to a step, with names of what it left out
-    "measure": (4855, 33, 146),  # texts of exact targets; the tests of draws, which the audit had
+    # no tuning in a package; texts of exact targets; the tests of draws, which the audit had
+    "measure": (4859, 33, 146),
     "metrics": (90, 1, 1),
     "options": (313, 1, 9),  # --threads, --grammar, --compare, --exact
     "packaged": (173, 1, 8),  # drafts of all installed packages, in the place of assets' own for one model
@@ -187,19 +189,20 @@ BUDGET = {
     "rejection": (53, 1, 2),
     "sampling": (1110, 11, 16),  # draws that hash little; scores that processors spoil are an error
     "serve": (
-        1950,
+        1953,
         12,
         38,
-    ),  # tools, forced calls, reasoning, benchmark clients, formats, text before an error
+    ),  # two names of one field; tools, forced calls, reasoning, benchmark clients, formats, text before an error
     # whether a target is exact, which may be asked for
     # keeps converted weights, reads GGUF files itself: each fact followed or refused, tokens split right
     "target": (
-        3157,  # rotary factors of another number are refused
+        3162,  # rotary factors of another number are refused
         22,
         73,
     ),  # an index of weights is read at one place; int8 weights and calibrations are kept; hashes of norms and tokens
     # pictures and sounds are refused, and messages without a role
-    "templates": (550, 5, 19),  # what a template reads is tried out, and what it would drop is an error
+    # half characters and two names of reasoning; what a template reads is tried out, and what it drops is an error
+    "templates": (558, 5, 19),
     # of whose text τ is estimated
     "train": (2078, 14, 55),  # measures held-out texts again when the vocabulary was cut
     "tree": (279, 4, 3),  # roots left alone

@@ -257,6 +257,14 @@ def decode_utf8(content: bytes, source: str) -> str:
         raise UserError(f"{source} is not valid UTF-8 text (byte {error.start}: {error.reason})") from error
 
 
+def check_characters(text: str, source: str) -> None:
+    """Raise UserError, which names `source`, for a text with half a character (a lone surrogate): it has no UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"{source} holds half a character (a lone surrogate); leave it out") from error
+
+
 def checksum(path: Path) -> str:
     """Return a hash of a file's bytes; UserError if it cannot be read."""
     content = hashlib.blake2b(digest_size=16)

@@ -60,14 +60,6 @@ def parse_json(text: str, source: str) -> Any:
         raise UserError(f"{source} is not valid JSON: {one_line(error)}") from error
 
 
-def check_characters(text: str, source: str) -> None:
-    """Raise UserError, which names `source`, for a text with half a character (a lone surrogate): it has no UTF-8."""
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise UserError(f"{source} holds half a character (a lone surrogate); leave it out") from error
-
-
 def validated(kind: type[T], obj: Any, source: str) -> T:
     """Make a `kind` (a dataclass, pydantic model or `TypeAdapter` type) of parsed JSON, without converting any value.
 

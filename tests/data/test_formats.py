@@ -7,6 +7,7 @@ from clover.data.formats import Record, Written, WrittenSample, parse_record
 from clover.errors import UserError
 
 SAY, ANSWER = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes"}
+TOOL = {"type": "function", "function": {"name": "f"}}
 RECORDS: list[tuple[dict[str, Any], Record]] = [
     ({"text": "some text", "id": 3}, Record("x", completion="some text")),
     ({"messages": [SAY, ANSWER]}, Record("x", messages=(SAY, ANSWER))),
@@ -105,6 +106,14 @@ def test_nulls_are_left_out_at_every_depth() -> None:
     ]
 
 
+def test_names_of_one_field_may_both_be_there_if_they_agree() -> None:
+    turns = [SAY | {"from": "human", "value": SAY["content"]}, ANSWER | {"from": "model"}]
+    said = {"messages": turns, "system": "Be brief.", "system_prompt": "Be brief.", "history": []}
+    record = parse_record(said | {"tools": [TOOL], "functions": [TOOL]}, "x")
+    assert [one["content"] for one in record.messages] == ["Be brief.", SAY["content"], ANSWER["content"]]
+    assert record.tools == (TOOL,)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -125,7 +134,22 @@ def test_nulls_are_left_out_at_every_depth() -> None:
         ({"turns": "hi"}, "turns must be a list"),
         (
             {"prompt": "hi", "completion": "yes", "system": "Be brief."},
-            "system and tools belong to a conversation",
+            "system, tools and history belong to a conversation",
+        ),
+        ({"prompt": "hi", "completion": "yes", "history": [["a", "b"]]}, "belong to a conversation"),
+        ({"messages": [SAY, ANSWER | {"train_detail": [{"begin_offset": 1}]}]}, "turn 2: .* train_detail"),
+        ({"messages": [SAY, ANSWER], "history": [["a", "b"]]}, "history belongs to a question"),
+        ({"messages": [SAY, ANSWER], "system": "a", "system_prompt": "b"}, "system and system_prompt differ"),
+        (
+            {"messages": [SAY, ANSWER], "tools": [TOOL], "functions": [TOOL, TOOL]},
+            "tools and functions differ",
+        ),
+        ({"instruction": "a", "input": "b", "context": "c", "output": "d"}, "x: input and context differ"),
+        ({"messages": [SAY | {"value": "other"}, ANSWER]}, "messages, turn 1: content and value differ"),
+        ({"conversations": [{"from": "human", "role": "gpt", "value": "a"}]}, "from and role differ"),
+        (
+            {"messages": [SAY, ANSWER | {"function_call": TOOL, "tool_calls": [TOOL]}]},
+            "turn 2: it has function_call and tool_calls",
         ),
         ({"tokens": [1, 2], "loss_mask": [1, 1, 1]}, "a span of learnt does not lie within tokens"),
         ({"tokens": [1, -2], "loss_mask": [1, 1]}, "tokens.1 is -2"),

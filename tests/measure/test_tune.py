@@ -157,7 +157,10 @@ def test_the_json_file_holds_all_trees(tuned: Tuned) -> None:
         ({"max_new_tokens": 127}, "no prompt leaves room for 127 new tokens"),
         ({"draft": None}, "give its draft"),
         ({"draft": "smollm2/none", "output": None}, "give --output FILE"),
-        ({"target": None, "draft": None, "output": None}, "in a package, where nothing is .* give --output FILE"),
+        (
+            {"target": None, "draft": None, "output": None},
+            "in a package, where nothing is .* give --output FILE",
+        ),
         ({"draft": "smollm2/recall", "output": None}, "in a package, where nothing is written"),
         ({"draft": str(assets.DRAFT), "output": None}, "in a package, where nothing is written"),
         ({"json": Path()}, "is a directory"),

@@ -25,9 +25,8 @@ from clover.cli import (
     write,
 )
 from clover.errors import REMOVED, UserError, is_out_of_memory
-from clover.files import explain
+from clover.files import check_characters, explain
 from clover.options import CLOSED_PIPE, INTERRUPTED, USER_ERROR
-from clover.validation import check_characters
 
 
 class _Commands(typer.core.TyperGroup):

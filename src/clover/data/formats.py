@@ -19,8 +19,9 @@ Common names of roles, such as human, gpt, User and model, become those that tem
 `system` (or `system_prompt`), which becomes its first message, and `tools` or `functions`, which the template shows. An
 instruction or a question may have `history`: pairs of earlier questions and answers. Null fields are dropped at every
 depth, because parquet fills them in. Arguments of tool calls may be objects or JSON. An answer is not learnt if its
-`weight` is 0, or `train`, `training`, `trainable` or `loss` is false. A record is left out if it has another weight,
-images, documents or options of the chat template, or if its `label` says that a model should not write it.
+`weight` is 0, `train`, `training`, `trainable` or `loss` is false, or `masked` is true. A record is left out if it has
+another weight, images, documents or options of the chat template, or if its `label` says that a model should not write
+it.
 
 A line of `clover write` also has the field `clover`: the tokens that the target wrote. A target with the same
 tokenizer learns exactly these.
@@ -215,20 +216,30 @@ def _parse(names: tuple[str, ...], fields: dict[str, Any], where: str) -> Record
     if kind == "prompt" and names not in _PAIRS and not isinstance(value, list):
         completion = fields.get("completion")
         answer = "" if completion is None else _text(completion, f"{where}: completion")
-        if fields.get("system") or fields.get("tools"):
+        if any(map(fields.get, ("system", "system_prompt", "tools", "functions", "history"))):
             raise UserError(
-                f"{where}: system and tools belong to a conversation; give messages, not plain text"
+                f"{where}: system, tools and history belong to a conversation; give messages, not plain text"
             )
         return Record(where, prompt=_text(value, f"{where}: prompt"), completion=answer)
     if names in _PAIRS:
-        if kind == "instruction" and (more := fields.get("input") or fields.get("context")):
+        if kind == "instruction" and (more := _only(fields, where, "input", "context")):
             value = f"{_text(value, place)}\n\n{_text(more, place)}"
         asked = value if isinstance(value, list) else [{"role": "user", "content": value}]
         value = [*_history(fields, where), *asked, {"role": "assistant", "content": fields[names[1]]}]
     elif kind == "prompt" and fields.get("completion"):
         value = [*value, *_list(fields["completion"], f"{where}: completion")]
-    system = fields.get("system") or fields.get("system_prompt")
+    elif fields.get("history"):
+        raise UserError(f"{where}: history belongs to a question; put its turns into the messages")
+    system = _only(fields, where, "system", "system_prompt")
     return Record(where, _messages(value, kind, place, system), tools=_tools(fields, where))
+
+
+def _only(fields: dict[str, Any], place: str, *names: str) -> Any:
+    """Return what a field holds that has several names, None if it is empty; UserError if they contradict."""
+    found = [name for name in names if fields.get(name)]
+    if any(fields[name] != fields[found[0]] for name in found):
+        raise UserError(f"{place}: {' and '.join(found)} differ, which say the same; leave one of them out")
+    return fields[found[0]] if found else None
 
 
 def _history(fields: dict[str, Any], where: str) -> list[Message]:
@@ -279,19 +290,26 @@ def _message(turn: Any, kind: str, place: str) -> Message:
         raise UserError(f"{place} must be an object, not {_kind(turn)}")
     message: Message = _without_nulls(turn)
     _check_media(message, place)
+    speaker = message.get("from")
     if "role" not in message and "from" in message:
-        speaker = _text(message.pop("from"), f"{place}: from")
-        if speaker.strip().lower() not in _ROLES:
+        if _text(speaker, f"{place}: from").strip().lower() not in _ROLES:
             raise UserError(f"{place}: unknown speaker {speaker[:_SHOWN]!r}; known: {', '.join(_ROLES)}")
-        message = {"role": speaker} | message
-        if "value" in message:
-            message["content"] = message.pop("value")
+        message = {"role": message.pop("from")} | message
+    if "value" in message:
+        _only(message, place, "content", "value")
+        message["content"] = message.pop("value")
+    if message.get("train_detail"):
+        raise UserError(f"{place}: parts of an answer, which train_detail names, cannot be left out")
     weights = [_is_learnt(name, message, place) for name in _LEARNT]
-    if not all(weights):
+    if not all(weights) or message.pop("masked", False):
         message["weight"] = 0
     role = _text(message.get("role"), f"{place}: role")
     message["role"] = _ROLES.get(role.strip().lower(), role)
-    if (call := message.pop("function_call", None)) and not message.get("tool_calls"):
+    if _ROLES.get(str(speaker).strip().lower(), message["role"]) != message["role"]:
+        raise UserError(f"{place}: from and role differ, which say the same; leave one of them out")
+    if call := message.pop("function_call", None):
+        if message.get("tool_calls"):
+            raise UserError(f"{place}: it has function_call and tool_calls; leave one of them out")
         message["tool_calls"] = [call]  # `function_call` is the older name in OpenAI's interface
     place_of_calls = f"{place}: tool_calls"
     if calls := _from_json(message.pop("tool_calls", None) or None, place_of_calls):
@@ -334,7 +352,7 @@ def message_text(message: Message) -> str:
 def _tools(fields: dict[str, Any], where: str) -> tuple[Any, ...]:
     """Return the tools of a record; the list, or each tool in it, may be a string of JSON."""
     place = f"{where}: tools"
-    if not (value := _from_json(fields.get("tools") or fields.get("functions") or None, place)):
+    if not (value := _from_json(_only(fields, where, "tools", "functions"), place)):
         return ()
     tools = [_from_json(one, place, "function", "parameters") for one in _list(value, place)]
     if not all(isinstance(one, dict) for one in tools):

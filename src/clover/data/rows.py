@@ -17,8 +17,8 @@ from typing import Any
 from clover.data.formats import MAX_RECORD_BYTES, is_read
 from clover.data.hub import is_hub_name, open_hub, open_parquet, probe_records, read_record
 from clover.errors import UserError
-from clover.files import decode_utf8, explain, open_to_read
-from clover.validation import check_characters, parse_json
+from clover.files import check_characters, decode_utf8, explain, open_to_read
+from clover.validation import parse_json
 
 _MAX_JSON_BYTES = 2 * 2**30
 _PIECE_BYTES = 2**16

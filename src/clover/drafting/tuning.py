@@ -1,6 +1,7 @@
 """What `clover tune` measured of a draft on one machine: read at run time, saved with the draft as `tuning.json`.
 
-A file has one entry per device, dtype and way in which the target runs its weights. Seconds are wall-clock seconds, all of them of whole batches.
+A file has one entry per device, dtype and way in which the target runs its weights. Seconds are wall-clock seconds, all
+of them of whole batches.
 """
 
 import math

@@ -6,9 +6,9 @@ from numbers import Integral
 from typing import Literal
 
 from clover.errors import UserError
+from clover.files import check_characters
 from clover.metrics import Acceptance
 from clover.sampling import SamplingParams
-from clover.validation import check_characters
 
 FinishReason = Literal["stop", "length", "context", "error"]
 ErrorKind = Literal["grammar", "process", "logits"]

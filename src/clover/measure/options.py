@@ -103,7 +103,7 @@ class TuneOptions(options.ModelOptions):
     max_minutes: options.MaxMinutes = 2.0
     seed: options.Seed = 0
     output: Annotated[
-        Path | None, option("File to write. Left out: tuning.json with the draft, unless a package has it; for vllm, none.")
+        Path | None, option("File to write. Left out: tuning.json with a draft of your own; for vllm, none.")
     ] = None
     json: options.Json = None
     for_: Annotated[Literal["clover", "vllm"], option("The engine that will run the draft.", "--for")] = (

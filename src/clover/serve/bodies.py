@@ -316,12 +316,13 @@ class CompletionBody(GenerationBody):
     suffix: _refused("suffix", "") = None  # type: ignore[valid-type]
     best_of: int | None = None
 
-
     @field_validator("best_of")
     @classmethod
     def _is_n(cls, best: int | None, info: ValidationInfo) -> int | None:
         if "n" in info.data and best not in (None, texts := info.data["n"] or 1):
-            raise ValueError(f"this server does not support another best_of than n, which is {texts}; leave it out")
+            raise ValueError(
+                f"this server does not support another best_of than n, which is {texts}; leave it out"
+            )
         return best
 
 

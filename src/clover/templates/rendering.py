@@ -12,10 +12,10 @@ import jinja2.meta
 from jinja2.ext import Extension
 
 from clover.errors import UserError
+from clover.files import check_characters
 from clover.templates.calls import Message, with_wrappers, wrapped
 from clover.templates.shown import hidden_tools, lost_message, media_in
 from clover.templates.template import MARK, Template, TemplateRefused, find_template
-from clover.validation import check_characters
 
 _SHOWN = 40  # characters of a name in a message
 

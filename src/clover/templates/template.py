@@ -65,8 +65,10 @@ class Template:
         if not isinstance(given.get("role"), str):
             raise UserError("a message needs a role, such as user")
         content, calls = given.get("content"), given.get("tool_calls")
-        if reasoning := next((given[name] for name in REASONING if given.get(name)), None):
-            given |= {name: reasoning for name in REASONING if name in self.text}
+        if reasoning := [given[name] for name in REASONING if given.get(name)]:
+            if any(one != reasoning[0] for one in reasoning):
+                raise UserError(f"a message has two of {', '.join(REASONING)} that differ; leave one out")
+            given |= {name: reasoning[0] for name in REASONING if name in self.text}
         if calls:
             form = _calls(self)
             if form is None:
