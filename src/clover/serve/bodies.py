@@ -172,7 +172,7 @@ class Message(_Body):
     tool_calls: Annotated[list[Call], Field(max_length=1024, fail_fast=True)] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
-    reasoning: Annotated[str | None, _is_as("reasoning_content")] = None  # vLLM's newer name of `reasoning_content`
+    reasoning: Annotated[str | None, _is_as("reasoning_content")] = None  # in newer vLLM
     refusal: str | None = None
     annotations: Any = None
     function_call: _refused("function calls") = None  # type: ignore[valid-type]
