@@ -290,7 +290,7 @@ def _message(turn: Any, kind: str, place: str) -> Message:
         raise UserError(f"{place} must be an object, not {_kind(turn)}")
     message: Message = _without_nulls(turn)
     _check_media(message, place)
-    speaker = message.get("from")
+    speaker: Any = message.get("from")
     if "role" not in message and "from" in message:
         if _text(speaker, f"{place}: from").strip().lower() not in _ROLES:
             raise UserError(f"{place}: unknown speaker {speaker[:_SHOWN]!r}; known: {', '.join(_ROLES)}")
