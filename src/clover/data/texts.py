@@ -6,11 +6,9 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 from transformers import PreTrainedTokenizerBase
 
 from clover.data.chat import Sample, encode_records
@@ -23,8 +21,8 @@ _FEWEST = 0.01  # the share of these that must be usable
 _TOGETHER, _SIZE_TOGETHER = 256, 2**20  # texts and characters (tokens of samples) that are read at a time
 
 
-class Texts(Dataset["Record | Sample | None"], ABC):
-    """A PyTorch dataset of training texts, which are tokenized only when they are needed.
+class Texts(ABC):
+    """Training texts by number, which are read and tokenized only when they are needed.
 
     A resumed training compares the hash `fingerprint`, to see the same data.
     """
@@ -50,10 +48,7 @@ class Texts(Dataset["Record | Sample | None"], ABC):
 
     def read(self, rows: Sequence[int]) -> Iterator[Record | Sample | None]:
         """Yield the texts of these rows, in order."""
-        # The loader draws a seed for its workers. It must not change the random numbers of the training.
-        yield from DataLoader(
-            self, batch_size=None, sampler=rows, collate_fn=_unchanged, generator=torch.Generator()
-        )
+        return map(self.__getitem__, rows)
 
     def blocks(
         self,
@@ -219,10 +214,6 @@ def token_counts(samples: Iterable[Sample], vocab_size: int) -> Tensor:
     for sample in samples:
         counts += sample.tokens[sample.loss_mask].long().bincount(minlength=vocab_size)
     return counts
-
-
-def _unchanged(text: Any) -> Any:
-    return text
 
 
 def _hash(*parts: bytes) -> bytes:
