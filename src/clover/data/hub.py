@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from clover.data.formats import is_read
 from clover.errors import UserError, one_line
 
 if TYPE_CHECKING:
@@ -29,20 +30,18 @@ def is_hub_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def open_hub(name: str, is_read: Callable[[str], bool]) -> Dataset:
+def open_hub(name: str) -> Dataset:
     """Return a data set of the Hub: OWNER/NAME:SPLIT, or the split "train" of OWNER/NAME.
 
     UserError if it cannot be found or read.
     """
     place, _, split = name.partition(":")
-    return _load(
-        f"{name} is not a file; as a data set of the Hub it", is_read, path=place, split=split or "train"
-    )
+    return _load(f"{name} is not a file; as a data set of the Hub it", path=place, split=split or "train")
 
 
-def open_parquet(path: str, is_read: Callable[[str], bool]) -> Dataset:
-    """Return the rows of a parquet file, with the columns that `is_read` accepts, or all if it accepts none."""
-    return _load(path, is_read, path="parquet", data_files=path, split="train")
+def open_parquet(path: str) -> Dataset:
+    """Return the rows of a parquet file, with the columns that are read, or all columns if none is."""
+    return _load(path, path="parquet", data_files=path, split="train")
 
 
 def read_record(dataset: Dataset, index: int, where: str) -> dict[str, Any]:
@@ -60,7 +59,7 @@ def probe_records(dataset: Dataset, name: str) -> bytes:
     return hashlib.blake2b(json.dumps([name, size, rows], default=str).encode(), digest_size=16).digest()
 
 
-def _load(what: str, is_read: Callable[[str], bool], **options: Any) -> Dataset:
+def _load(what: str, **options: Any) -> Dataset:
     """Load a data set by `datasets`; `what` is the subject of a UserError's sentence."""
     try:
         import datasets

@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from clover.data.formats import MAX_RECORD_BYTES, is_read
+from clover.data.formats import MAX_RECORD_BYTES
 from clover.data.hub import is_hub_name, open_hub, open_parquet, probe_records, read_record
 from clover.errors import UserError
 from clover.files import check_characters, decode_utf8, explain, open_to_read
@@ -65,7 +65,7 @@ def open_rows(name: str | Path) -> Rows:
     path = Path(name)
     opener = _OPENERS.get(path.suffix.lower())
     if opener is None and is_hub_name(str(name)) and not path.exists():
-        rows = _data_set_rows(open_hub(str(name), is_read), str(name))
+        rows = _data_set_rows(open_hub(str(name)), str(name))
     else:
         if opener is not None or path.is_file():
             with open_to_read(path) as file:
@@ -178,7 +178,7 @@ def _checked(record: Any, where: str) -> Any:
 
 
 def _open_parquet(path: Path) -> Rows:
-    return replace(_data_set_rows(open_parquet(str(path), is_read), str(path)), probe=lambda: _probe(path))
+    return replace(_data_set_rows(open_parquet(str(path)), str(path)), probe=lambda: _probe(path))
 
 
 def _data_set_rows(dataset: Any, name: str) -> Rows:
