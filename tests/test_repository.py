@@ -196,13 +196,13 @@ BUDGET = {
     # whether a target is exact, which may be asked for
     # keeps converted weights, reads GGUF files itself: each fact followed or refused, tokens split right
     "target": (
-        3162,  # rotary factors of another number are refused
+        3205,  # marks that are no text of bytes; rotary factors of another number are refused
         22,
         73,
     ),  # an index of weights is read at one place; int8 weights and calibrations are kept; hashes of norms and tokens
     # pictures and sounds are refused, and messages without a role
     # half characters and two names of reasoning; what a template reads is tried out, and what it drops is an error
-    "templates": (558, 5, 19),
+    "templates": (562, 5, 19),
     # of whose text τ is estimated
     "train": (2078, 14, 55),  # measures held-out texts again when the vocabulary was cut
     "tree": (279, 4, 3),  # roots left alone

@@ -9,7 +9,7 @@ from clover.data import FileTexts, Record, Sample, encode_records
 from clover.data.chat import encode_prompt
 from clover.data.formats import parse_record
 from clover.errors import UserError
-from clover.templates import TemplateRefused
+from clover.templates import TemplateRefused, encode_text
 from tests.data import tokenizers
 from tests.data.tokenizers import make_tokenizer
 
@@ -224,6 +224,19 @@ def test_all_of_plain_text_is_learnt_and_ends_on_the_end_of_text(adds_bos: bool)
     assert sample.loss_mask.all()
     (sample,) = encode_records(tokenizer, [Record("x", completion="the cat</s>")])
     assert sample.tokens.tolist().count(tokenizer.eos_token_id) == 1
+
+
+@pytest.mark.parametrize("text", ["the cat", "the cat</s>"])
+def test_a_text_has_one_eos_where_the_tokenizer_adds_one(text: str) -> None:
+    tokenizer = make_tokenizer(adds_eos=True)
+    for record in (
+        Record("x", completion=text),
+        Record("x", prompt="the", completion=text.removeprefix("the")),
+    ):
+        (sample,) = encode_records(tokenizer, [record])
+        assert tokenizer.decode(sample.tokens) == "<s>the cat</s>" and bool(sample.loss_mask[-1])
+    ends = "</s>" if text.endswith("</s>") else ""
+    assert tokenizer.decode(encode_text(tokenizer, text)) == "<s>the cat" + ends
 
 
 def test_only_the_completion_of_a_prompt_is_learnt() -> None:

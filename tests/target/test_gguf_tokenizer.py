@@ -10,7 +10,8 @@ import transformers as hf
 
 from clover.errors import UserError
 from clover.target import TargetModel
-from tests.target.test_gguf import model_of, write_gguf
+from clover.templates import encode_rendered, encode_text
+from tests.target.test_gguf import VOCAB, model_of, write_gguf
 
 
 def tokenizer_of(path: Path, pre: str | None, family: str = "llama") -> Any:
@@ -78,9 +79,10 @@ def test_a_broken_tokenizer_is_refused(tmp_path: Path) -> None:
         TargetModel.load(tmp_path / "x.gguf")
 
 
+@pytest.mark.parametrize("family", ["llama", "phi3"])
 @pytest.mark.parametrize("prefix", [True, False])
 def test_sentencepiece_puts_a_space_before_a_text_where_the_file_says_so(
-    prefix: bool, tmp_path: Path
+    family: str, prefix: bool, tmp_path: Path
 ) -> None:
     def sentencepiece(writer: Any) -> None:
         fields = writer.kv_data[0]
@@ -94,10 +96,56 @@ def test_sentencepiece_puts_a_space_before_a_text_where_the_file_says_so(
         writer.add_add_bos_token(False)
         writer.add_add_space_prefix(prefix)
 
-    write_gguf(model_of("llama"), tmp_path / "x.gguf", add=sentencepiece)
+    write_gguf(model_of(family), tmp_path / "x.gguf", add=sentencepiece)
     tokenizer: Any = TargetModel.load(tmp_path / "x.gguf").tokenizer
     tokens = tokenizer("ab")["input_ids"]
     assert tokenizer.convert_ids_to_tokens(tokens) == (["\u2581a", "b"] if prefix else ["a", "b"])
     assert tokenizer.decode(tokens) == "ab"
     if not prefix:
         assert tokenizer.decode(tokenizer(" a")["input_ids"]) == " a"
+
+
+def test_marks_that_are_no_text_of_bytes_are_found(tmp_path: Path) -> None:
+    """As those of DeepSeek's files; transformers spelled them by their bytes, and dropped the half of them."""
+    marks = ["<｜begin▁of▁sentence｜>", "<｜User｜>", "<|end|>", "  "]
+
+    def with_marks(writer: Any) -> None:
+        fields = writer.kv_data[0]
+        for name in ("tokens", "token_type", "bos_token_id"):
+            fields.pop(f"tokenizer.ggml.{name}")
+        writer.add_token_list([*(chr(33 + number) for number in range(VOCAB - 5)), '!"', *marks])
+        writer.add_token_types([1] * (VOCAB - 4) + [3, 3, 3, 4])
+        writer.add_bos_token_id(VOCAB - 4)
+        writer.add_add_bos_token(True)
+
+    write_gguf(model_of("llama"), tmp_path / "x.gguf", pre="deepseek-r1-qwen", add=with_marks)
+    tokenizer: Any = TargetModel.load(tmp_path / "x.gguf").tokenizer
+    text, tokens = (
+        "<｜begin▁of▁sentence｜><｜User｜>A  B<|end|>",
+        [VOCAB - 4, VOCAB - 3, 32, VOCAB - 1, 33, VOCAB - 2],
+    )
+    assert encode_rendered(tokenizer, text) == tokens
+    assert encode_text(tokenizer, text) == tokens
+    assert encode_text(tokenizer, "A") == [VOCAB - 4, 32]
+    assert tokenizer.decode(tokens) == text
+    assert tokenizer.decode(tokens, skip_special_tokens=True) == "A  B"
+
+
+@pytest.mark.parametrize(("pre", "whole"), [("llama-bpe", True), ("tekken", True), ("gpt-2", False)])
+def test_pieces_that_are_tokens_are_taken_whole_and_bos_comes_first_where_the_rule_says_so(
+    pre: str, whole: bool, tmp_path: Path
+) -> None:
+    def add(writer: Any) -> None:
+        writer.kv_data[0].pop("tokenizer.ggml.tokens")
+        writer.add_token_list([*(chr(33 + number) for number in range(VOCAB - 2)), "ABCD", '!"'])
+
+    for says in (None, False):
+        write_gguf(
+            model_of("llama"),
+            tmp_path / "x.gguf",
+            pre=pre,
+            add=lambda writer, says=says: (add(writer), says is None or writer.add_add_bos_token(says)),
+        )
+        tokenizer = TargetModel.load(tmp_path / "x.gguf").tokenizer
+        words = [VOCAB - 2] if whole else [32, 33, 34, 35]
+        assert encode_text(tokenizer, "ABCD") == [1] * (whole and says is None) + words

@@ -364,7 +364,7 @@ def _tokenize(
         encoded: Any = tokenizer(batch, **options) if some else {"input_ids": [], "offset_mapping": []}
         for i, tokens, offsets in zip(some, encoded["input_ids"], encoded["offset_mapping"], strict=True):
             start = 0 if chat else spare_bos(tokenizer, tokens)
-            stop = len(tokens) - (spare_eos(tokenizer, texts[i].text, tokens) if texts[i].open else 0)
+            stop = len(tokens) - spare_eos(tokenizer, texts[i].text, tokens)  # `_sample` adds a learnt one
             samples[i] = _sample(texts[i], tokens[start:stop], offsets[start:stop], stops)
     return [samples[i] for i in range(len(texts))]
 

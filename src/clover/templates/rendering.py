@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
 import jinja2
@@ -117,7 +118,10 @@ def spare_eos(tokenizer: Any, text: str, tokens: Sequence[int]) -> int:
     A tokenizer with `add_eos_token` ends the sequence there, and a model would begin another text after it.
     """
     eos, name = tokenizer.eos_token_id, tokenizer.eos_token
-    return int(eos is not None and tokens[-1:] == [eos] and len(tokens) > 1 and not text.endswith(name))
+    if eos is None or not name or len(tokens) < 2:
+        return 0
+    said = next(times for times in count() if not text.endswith(name * (times + 1)))
+    return int(list(tokens[-said - 1 :]) == [eos] * (said + 1))
 
 
 def answer_start(tokenizer: Any, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:

@@ -4,11 +4,12 @@ A file names its rule for splitting text into pieces before they become tokens (
 are those of the models' own tokenizers. transformers knows only some of the names; for others it uses GPT-2's rule.
 """
 
+import json
 import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from tokenizers import Regex, decoders, normalizers, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from clover.target.gguf.file import GgufFile
@@ -46,6 +47,9 @@ _RULES: dict[str, tuple[str, ...]] = {
     "deepseek-coder": _DEEPSEEK_CODER,
 }
 _COMPOSED = ("qwen2", "command-r", "olmo")  # these rules compose characters (NFC) first
+# With these a piece that is a token is taken whole, and a text begins with BOS unless the file says otherwise.
+_WHOLE = ("llama3", "llama-v3", "llama-bpe", "falcon3", "pixtral", "tekken")
+_CONTROL, _USER_DEFINED = 3, 4  # kinds of tokens that are found in a text before it is split
 # The rules of architectures, for old files that do not name one.
 _BEFORE_NAMES = {"gpt2": "gpt-2", "starcoder2": "starcoder", "falcon": "falcon"}
 _BEFORE_NAMES |= dict.fromkeys(("qwen2", "qwen2moe", "qwen3", "qwen3moe"), "qwen2")
@@ -57,7 +61,6 @@ _TEMPLATES = ("tool_use", "rag")
 def load_tokenizer(file: GgufFile) -> PreTrainedTokenizerBase:
     """Return the tokenizer that a file describes; UserError if its rule for splitting text is not known."""
     tokenizer = PreTrainedTokenizerFast.from_pretrained(file.path.parent, gguf_file=file.path.name)
-    backend: Any = tokenizer.backend_tokenizer
     named = {name: file.fields.get(f"tokenizer.chat_template.{name}") for name in _TEMPLATES}
     if tokenizer.chat_template and any(named.values()):
         given = {name: text for name, text in named.items() if text}
@@ -74,11 +77,16 @@ def load_tokenizer(file: GgufFile) -> PreTrainedTokenizerBase:
             raise file.refusal(
                 f"its rule for splitting text, {name}, is not supported ({', '.join(_RULES)} are)"
             )
+        _keep_marks(tokenizer, file)
+        backend: Any = tokenizer.backend_tokenizer
         backend.pre_tokenizer = _splitter(_RULES[name or "gpt-2"])
+        if name in _WHOLE:
+            backend.model.ignore_merges = True
+            tokenizer.add_bos_token = file.fields.get("tokenizer.ggml.add_bos_token", True)
         if name in _COMPOSED:
             backend.normalizer = normalizers.NFC()
     elif file.fields.get("tokenizer.ggml.add_space_prefix") is False:
-        _leave_start(backend)
+        _leave_start(tokenizer.backend_tokenizer)
     return tokenizer
 
 
@@ -89,9 +97,44 @@ def _splitter(expressions: Iterable[str]) -> pre_tokenizers.PreTokenizer:
     )
 
 
+def _keep_marks(tokenizer: Any, file: GgufFile) -> None:
+    """Let marks such as `<｜User｜>` or two spaces be found in a text.
+
+    transformers spells what is not in the alphabet of bytes by its bytes; then it does not find it, or gives it another
+    number.
+    """
+    tokens, kinds = (file.fields.get(f"tokenizer.ggml.{name}") or () for name in ("tokens", "token_type"))
+    alphabet = set(pre_tokenizers.ByteLevel.alphabet())
+    foreign = [number for number, token in enumerate(tokens) if not set(token) <= alphabet]
+    marks = [
+        number for number in foreign if number < len(kinds) and kinds[number] in (_CONTROL, _USER_DEFINED)
+    ]
+    if not marks:
+        return
+    state = json.loads(tokenizer.backend_tokenizer.to_str())
+    spelled = {number: token for token, number in state["model"]["vocab"].items()}
+    names = {number: spelled[number] for number in foreign if number in spelled} | {
+        m: tokens[m] for m in marks
+    }
+    state["model"]["vocab"] = {names.get(number, token): number for number, token in enumerate(tokens)}
+    found = {tokens[number]: {"id": number, "special": kinds[number] == _CONTROL} for number in marks}
+    plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    state["added_tokens"] = sorted(
+        [one for one in state["added_tokens"] if one["content"] not in found]
+        + [{"content": token} | own | plain for token, own in found.items()],
+        key=lambda one: one["id"],
+    )
+    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(state))
+    tokenizer.update_post_processor()  # with the number that BOS has now
+
+
 def _leave_start(backend: Any) -> None:
     """Keep a SentencePiece tokenizer from adding a space before a text, and from removing one."""
-    if isinstance(backend.pre_tokenizer, pre_tokenizers.Metaspace):
+    if backend.pre_tokenizer is None:  # Phi-3's, whose normalizer puts it there
+        backend.normalizer = normalizers.Replace(" ", "▁")
+    elif isinstance(backend.pre_tokenizer, pre_tokenizers.Metaspace):
         backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="never", split=False)
-        steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-        backend.decoder = decoders.Sequence(steps)
+    else:
+        return
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    backend.decoder = decoders.Sequence(steps)
