@@ -141,7 +141,7 @@ def test_calls_are_shown_and_the_next_lines_are_their_results(
     assert (code, out) == (0, f"I look.\n{call}{call}They are 20, 30.\n")
     (tmp_path / "tools.json").write_text('[{"name": "f"}]')
     code, out, err = run_clover("chat", "--tools", tmp_path / "tools.json")
-    assert (code, out) == (2, "") and "is no list of tools" in err
+    assert (code, out) == (2, "") and "is not a list of tools" in err
 
 
 def test_tools_need_a_model_that_was_made_for_them(

@@ -9,9 +9,9 @@ from clover.options import takes_options
 
 @takes_options
 def audit(options: AuditOptions) -> None:
-    """Look on this machine for any way in which speculative decoding changes the output, before it goes live.
+    """Check on this machine, before deployment, whether speculative decoding changes the output in any way.
 
-    Exits with 0 if there is none, near-ties of rounding aside, and with 1 if there is one.
+    Exits with 0 if it does not, except in near-ties that rounding explains, and otherwise with 1.
     """
     try:
         from clover.audit import run

@@ -1,4 +1,4 @@
-"""``clover cache``: what is kept of targets that were converted, and where."""
+"""``clover cache``: show or clear the converted weights of targets."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -15,7 +15,7 @@ class CacheOptions:
 
 @takes_options
 def cache(options: CacheOptions) -> None:
-    """Show the weights that are kept so that targets load fast, or remove them."""
+    """Show the converted weights that are stored so that targets load fast, or remove them."""
     from clover.target import weight_cache
 
     kept = weight_cache.sizes()

@@ -21,7 +21,7 @@ _DIM, _PLAIN = "\033[2m", "\033[0m"
 
 @dataclass(frozen=True)
 class ChatOptions(GenerationOptions):
-    """The options of `clover chat`, whose answers are longer, and drawn."""
+    """The options of `clover chat`; by default its answers are longer, and sampled."""
 
     max_new_tokens: MaxNewTokens = 1024
     temperature: Temperature = 0.7
@@ -41,7 +41,7 @@ def chat(options: ChatOptions) -> None:
     tools = _read_tools(options.tools)
     _check_template(options.target, options.trust_remote_code)
     model, request = options.load(), options.request
-    # What no question can mend (an option, a target that cannot chat) ends the command before the first one.
+    # An invalid option, or a target that cannot chat, must end the command before the first question.
     model.request([{"role": "user", "content": "?"}], tools=tools, **request)
     conversation = model.chat(tools, **request)
     answered: list[bool] = []
@@ -79,20 +79,20 @@ def _read_tools(file: Path | None) -> list[dict[str, Any]]:
     tools = parse_json(read_text(file), str(file)) if file else []
     if not isinstance(tools, list) or not all(isinstance(one, dict) and "function" in one for one in tools):
         raise UserError(
-            f'{file} is no list of tools, as in [{{"type": "function", "function": {{"name": …}}}}]'
+            f'{file} is not a list of tools, as in [{{"type": "function", "function": {{"name": …}}}}]'
         )
     return tools
 
 
 def _calls(conversation: "Conversation") -> list[dict[str, Any]]:
-    """Return the calls of the last answer whose results are still to come."""
+    """Return the calls of the last answer that still need a result."""
     told = {one.get("tool_call_id") for one in conversation.messages}
     calls = [call for one in conversation.messages for call in one.get("tool_calls") or []]
     return [call for call in calls if call["id"] not in told]
 
 
 def _read_turn(calls: list[dict[str, Any]]) -> str | None:
-    """Read what the user says, or the result of the first of some calls, without its outer blanks; None at the end."""
+    """Read the user's message, or the result of the first call, without outer blanks; None at the end."""
     try:
         text = input(
             (f"{calls[0]['function']['name']} = " if calls else "> ") if sys.stdin.isatty() else ""
@@ -103,12 +103,12 @@ def _read_turn(calls: list[dict[str, Any]]) -> str | None:
 
 
 def _answer(conversation: "Conversation", text: str, compare: bool) -> bool:
-    """Print the answer as it is written, or one line about why there is none; then what drafting gained, if wanted."""
+    """Print the answer as it is written, then the gain from drafting if `compare`; or one line with the error."""
     calls = _calls(conversation)
     said: dict[str, Any] = {"role": "user", "content": text}
     if calls:
         said = {"role": "tool", "tool_call_id": calls[0]["id"], "content": text}
-    if len(calls) > 1:  # the model answers when it has all results
+    if len(calls) > 1:  # because the model answers only when it has all results
         conversation.messages.append(said)
         return True
     try:
@@ -127,7 +127,7 @@ def _answer(conversation: "Conversation", text: str, compare: bool) -> bool:
 
 
 def _print_gain(conversation: "Conversation") -> None:
-    """Write the answer again without drafting and say what that took; Ctrl-C leaves it out."""
+    """Write the answer again without drafting, and print its speed; Ctrl-C skips this."""
     assert conversation.last is not None
     try:
         print(describe_gain(conversation.last, conversation.again_plainly()), file=sys.stderr)
@@ -136,7 +136,7 @@ def _print_gain(conversation: "Conversation") -> None:
 
 
 def _print_parts(parts: "Iterator[Delta]") -> None:
-    """Print the words of an answer; reasoning before them goes to standard error, dim where that is a terminal."""
+    """Print an answer; the reasoning before it goes to standard error, dim if that is a terminal."""
     dim, plain = (_DIM, _PLAIN) if sys.stderr.isatty() else ("", "")
     reasoned = False
     for part in parts:

@@ -1,4 +1,4 @@
-"""``clover export``: write a draft as other engines load it."""
+"""``clover export``: write a draft in the format of another engine."""
 
 import json
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class ExportOptions:
 
 @takes_options
 def export(options: ExportOptions) -> None:
-    """Write a draft for another engine; its weights stay as they are. See docs/vllm.md for how to serve it."""
+    """Write a draft for another engine, with the same weights. See docs/vllm.md for how to serve it."""
     from clover.integrations.export import export as write
 
     to, directory, target, tokens = options.to, options.directory, options.target, options.draft_tokens

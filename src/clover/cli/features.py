@@ -1,4 +1,4 @@
-"""``clover features``: run the target over a corpus once, for several drafts to be trained from."""
+"""``clover features``: run the target over a corpus once, to train several drafts from its hidden states."""
 
 import sys
 from dataclasses import dataclass
@@ -54,7 +54,7 @@ def features(options: FeaturesOptions) -> None:
     source: Texts = opened
     resume = options.resume
     if options.regenerate:
-        # A store that has been begun holds what was written then.
+        # If the store has begun, the texts that it needs are already written.
         source, _ = write_anew(options, model, opened, resume=begun, finished=begun)
         resume = resume and begun
     _store(model, source, options, resume)

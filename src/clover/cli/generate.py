@@ -47,10 +47,10 @@ def generate(options: GenerateOptions) -> None:
 def _read_prompts(prompts: list[str], file: Path | None) -> list[str]:
     try:
         if file is not None:
-            # The last line of a file ends in a line break, which is no part of the prompt.
+            # The line break at the end of a file is not part of the prompt.
             prompts = [*prompts, file.read_text(encoding="utf-8-sig").removesuffix("\n")]
         elif not prompts and not sys.stdin.isatty():
-            # As files are read: without a byte order mark, and with the line breaks that models write.
+            # Standard input is read like a file: without a byte order mark, and with "\n" as line breaks.
             text = sys.stdin.read().removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
             prompts = [text.removesuffix("\n")]
     except UnicodeDecodeError as error:
@@ -61,7 +61,7 @@ def _read_prompts(prompts: list[str], file: Path | None) -> list[str]:
 
 
 def _print_live(model: "Clover", prompt: str, options: dict[str, Any], compare: bool) -> None:
-    """Print a text as it is written; on a terminal after its prompt, which is dim there."""
+    """Print a text as it is written; a terminal also shows its prompt before it, dimmed."""
     request = model.request(prompt, **options)
     if sys.stdout.isatty():
         print(f"\033[2m{prompt}\033[0m", end="", flush=True)
@@ -71,9 +71,7 @@ def _print_live(model: "Clover", prompt: str, options: dict[str, Any], compare: 
             print()
             print(describe_generation(event.generation), file=sys.stderr)
             if not event.generation.text and getattr(model.engine.target.tokenizer, "chat_template", None):
-                print(
-                    "this is a chat model, and the prompt no turn of a chat: try clover chat", file=sys.stderr
-                )
+                print("this is a chat model, but the prompt is not a chat: try clover chat", file=sys.stderr)
             if compare:
                 *_, end = model.engine.run([replace(request, plain=True)])
                 print(describe_gain(event.generation, end.generation), file=sys.stderr)

@@ -21,14 +21,14 @@ _ENDINGS = {
 
 @dataclass(frozen=True)
 class DraftingOptions(options.ModelOptions):
-    """The target, and what drafts for it."""
+    """The options for the target, and for drafting."""
 
     draft: options.Draft = None
     tree: options.Tree = "auto"
     compile: options.Compile = False
 
     def load(self) -> Clover:
-        """Load them; UserError as `clover.load`."""
+        """Load target and draft; UserError as in `clover.load`."""
         from clover import api
         from clover.measure.report.progress import Progress
         from clover.packaged import NoDraftError
@@ -45,7 +45,7 @@ class DraftingOptions(options.ModelOptions):
 
 @dataclass(frozen=True)
 class GenerationOptions(DraftingOptions):
-    """What drafts, and how the text is chosen."""
+    """The options for drafting, and for sampling the text."""
 
     max_new_tokens: options.MaxNewTokens = 256
     stop: options.Stop = None
@@ -58,7 +58,7 @@ class GenerationOptions(DraftingOptions):
     grammar: options.Grammar = None
 
     def load(self) -> Clover:
-        """Load the target and what drafts; UserError, before that, for sampling parameters that cannot be used."""
+        """Load target and draft. UserError, before that, for invalid sampling parameters."""
         from clover.sampling import SamplingParams
 
         SamplingParams(**{name: getattr(self, name) for name in _REQUESTED if name != "max_new_tokens"})
@@ -72,7 +72,7 @@ class GenerationOptions(DraftingOptions):
 
 
 def describe_generation(generation: Generation) -> str:
-    """Say how much was written, how fast, and how many tokens a decoding step with a draft gave (τ)."""
+    """Describe a text in one line: its tokens, its speed, and the tokens per decoding step with a draft (τ)."""
     parts = [f"{len(generation.tokens)} tokens", f"{tokens_per_second(generation):.1f} tokens/s"]
     acceptance = generation.acceptance
     drafted = acceptance.attempts[0] if acceptance.attempts else 0  # steps with a draft
@@ -84,12 +84,12 @@ def describe_generation(generation: Generation) -> str:
 
 
 def describe_gain(drafted: Generation, plain: Generation | None) -> str:
-    """Say how fast a text was written without drafting, and how much faster it was with it."""
+    """Describe in one line the speed of plain decoding, and the speed-up from drafting."""
     assert plain is not None
     speed = tokens_per_second(plain)
     return f"without drafting: {speed:.1f} tokens/s; with it {tokens_per_second(drafted) / speed:.2f} times as fast"
 
 
 def tokens_per_second(generation: Generation) -> float:
-    """Return the speed of one text, its prompt included."""
+    """Return the new tokens per second of one text; the time includes the prompt."""
     return len(generation.tokens) / max(generation.seconds, 1e-9)

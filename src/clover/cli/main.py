@@ -1,4 +1,4 @@
-"""The frame of the command line: registers the commands and turns errors into one line and an exit code."""
+"""The frame of the command line: it registers the commands, and turns errors into one line and an exit code."""
 
 import logging
 import os
@@ -30,7 +30,7 @@ from clover.options import CLOSED_PIPE, INTERRUPTED, USER_ERROR
 
 
 class _Commands(typer.core.TyperGroup):
-    """The commands; a removed one raises UserError with the line that says what replaces it."""
+    """The commands. A removed command raises UserError, which names its replacement."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command = super().get_command(ctx, cmd_name)
@@ -40,7 +40,7 @@ class _Commands(typer.core.TyperGroup):
 
 
 class _Notes(logging.Handler):
-    """Print what the log says, such as which draft was found, as lines on what is standard error then."""
+    """Print log records, such as the name of the draft that was found, as lines on the current standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         print("clover:", self.format(record), file=sys.stderr)
@@ -78,38 +78,38 @@ def _common(
     ] = False,
 ) -> None:
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # left unset, it warns where a process forks
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")  # unset, it warns when a process forks
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 
 def main() -> NoReturn:
-    """Run the command line of this process and leave with its exit code; a warning is one line, as an error is.
+    """Run this process's command line, and exit with its code. Each warning is one line, like an error.
 
-    When the reader of its output goes away, as in ``clover audit | head``, the command ends without a word.
+    If the reader closes the pipe, as in ``clover audit | head``, the command ends without a message.
     """
     warnings.formatwarning = lambda message, *_, **__: f"clover: warning: {message}\n"
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # what a terminal's encoding lacks must not end a command
+        if isinstance(stream, TextIOWrapper):  # an unknown character must not end a command
             stream.reconfigure(errors="replace")
     try:
         code = run()
         sys.stdout.flush()
     except (BrokenPipeError, SystemExit) as error:
-        # typer and rich make SystemExit of it.
+        # typer and rich turn BrokenPipeError into SystemExit.
         if not isinstance(error, BrokenPipeError) and not isinstance(error.__context__, BrokenPipeError):
             raise
         code, nowhere = CLOSED_PIPE, os.open(os.devnull, os.O_WRONLY)
-        for output in (1, 2):  # Python flushes them once more as it ends
+        for output in (1, 2):  # because Python flushes them once more at exit
             os.dup2(nowhere, output)
     sys.exit(code)
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code: 0, 2 for what the user can mend, 130 when interrupted.
+    """Run one command and return the exit code: 0, 2 for an error that the user can fix, 130 when interrupted.
 
-    A user's mistake prints one line ``clover: error: …`` on stderr; with ``CLOVER_DEBUG=1`` it is raised instead, as
-    errors in the program itself always are. The arguments are this process's own when left out.
+    A user's error prints one line ``clover: error: …`` on stderr; with ``CLOVER_DEBUG=1`` it is raised instead. Defects
+    of the program are always raised. The default arguments are those of this process.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     message, notes = None, _Notes()
@@ -117,7 +117,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     logger.setLevel(logging.INFO)
     logger.addHandler(notes)
     try:
-        for argument in arguments:  # bytes that are no UTF-8 come as lone surrogates
+        for argument in arguments:  # because bytes that are not UTF-8 become lone surrogates
             check_characters(argument, f"the argument {argument!a}")
         command = typer.main.get_command(app)
         code = command.main(list(arguments) or ["--help"], "clover", standalone_mode=False) or 0
@@ -137,8 +137,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _explain(error: Exception) -> str | None:
-    """Return what to tell the user, or None when the error is a defect of the program."""
-    # Usage errors of typer share no public class.
+    """Return the message for the user, or None if the error is a defect of the program."""
+    # typer's usage errors have no public base class.
     if format_message := getattr(error, "format_message", None):
         return _removed_option(error) or format_message()
     if isinstance(error, UserError):
@@ -154,7 +154,7 @@ def _explain(error: Exception) -> str | None:
 
 
 def _removed_option(error: Any) -> str | None:
-    """Return the line for the unknown option of a usage error, if an earlier version had it."""
+    """Return the message about a removed option, if the unknown option of a usage error is one."""
     option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
     command = context.command_path.partition(" ")[2] if context else ""
     return REMOVED.get(f"{command} {option}", REMOVED.get(str(option)))

@@ -21,7 +21,7 @@ class ServeOptions(ServerOptions, DraftingOptions):
 @takes_options
 def serve(options: ServeOptions) -> None:
     """Serve a model by OpenAI's interface (completions, chat, streaming), with a page to watch it at /."""
-    # typer takes an empty variable for none, and whoever reaches the server could use it.
+    # typer treats an empty variable as unset, so the server would be open to everybody.
     if options.api_key == "" or (options.api_key is None and os.environ.get(API_KEY) == ""):
         raise UserError("the API key is empty; give one, or leave it out")
     try:
@@ -48,6 +48,6 @@ def serve(options: ServeOptions) -> None:
 
 
 def _last_name(said: str) -> str:
-    """Return the last part of a hub's name or of a path; `.` and `..` are resolved first."""
+    """Return the last part of a hub name or a path; `.` and `..` are resolved first."""
     name = Path(said).name
     return Path(said).resolve().name if name in ("", "..") else name

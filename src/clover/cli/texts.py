@@ -1,4 +1,4 @@
-"""What commands that read training text share: their options, the target, and texts that it writes anew."""
+"""Code shared by the commands that read training texts: their options, the target, and texts that it rewrites."""
 
 import sys
 import time
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from clover.write import WriteConfig, Writer
 
 _given, _models = panel(), panel("Models")
-_WRITTEN = ".written.jsonl"  # ends the name of a file of answers
-_REGENERATED = ".regenerated.jsonl"  # the same in earlier versions, whose files hold tokens alone
+_WRITTEN = ".written.jsonl"  # the suffix of a file of answers
+_REGENERATED = ".regenerated.jsonl"  # the suffix in earlier versions, whose files contain only tokens
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions(options.ModelOptions):
-    """What `clover train` and `clover features` learn from, and where they write."""
+    """The options of `clover train` and `clover features` for their texts and their output."""
 
     output: options.Output
     data: Annotated[
@@ -73,7 +73,7 @@ class TextOptions(options.ModelOptions):
 
     @property
     def rules(self) -> "WriteConfig":
-        """Return how the target writes texts anew."""
+        """Return the settings with which the target rewrites texts."""
         from clover.write import WriteConfig
 
         return WriteConfig(
@@ -93,7 +93,7 @@ class TextOptions(options.ModelOptions):
 
 
 def load_fast(given: options.ModelOptions) -> "TargetWeights":
-    """Load the target, the embedded one by default, in the faster dtype if none is named; UserError if it cannot."""
+    """Load the target, by default the embedded one, in the faster dtype unless one is set; UserError if that fails."""
     from clover.assets import TARGET
     from clover.measure.report.progress import Progress
     from clover.target import TargetModel
@@ -117,7 +117,7 @@ def open_files(files: Sequence[str | Path], target: "TargetWeights") -> "FileTex
 
 
 def has_written(output: Path) -> bool:
-    """Return True if an interrupted run has begun to write texts beside `output`."""
+    """Return True if an interrupted run left a file of answers beside `output`."""
     return any(any(output.parent.glob(f"{escape(output.name)}.*{name}")) for name in (_WRITTEN, _REGENERATED))
 
 
@@ -128,16 +128,16 @@ def write_anew(
     resume: bool = False,
     finished: bool = False,
 ) -> "tuple[FileTexts, float]":
-    """Let the target write the answers into a file beside the output, which is continued where it is there.
+    """Let the target write the answers into a file beside the output; an existing file is continued.
 
-    So named, a run with another target, other data or other options never reads this one's answers.
+    Its name depends on target, data and options, so that a run with others never reads these answers.
 
     Args:
         given: the options of the command.
         target: the model that writes.
         texts: the prompts.
-        resume: the file must be there.
-        finished: return what it holds.
+        resume: whether the file must exist.
+        finished: whether to write nothing, and return the answers in the file.
 
     Returns:
         the answers, and the seconds that they took, interrupted runs included.
@@ -160,12 +160,12 @@ def write_anew(
 
 
 def run_writer(writer: "Writer", texts: "FileTexts | None", number: int | None = None) -> None:
-    """Write with progress and time left, and say what is left out.
+    """Write texts, show progress and the time left, and print what was left out.
 
     Args:
-        writer: which knows its file.
+        writer: the writer, which has its file.
         texts: the prompts; None to let the target write them, too.
-        number: of texts; None for all prompts.
+        number: how many texts to write; None for all prompts.
     """
     from clover.measure.report.progress import Progress
     from clover.measure.report.words import number_of

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from clover.data import Texts
     from clover.train import TrainConfig, TrainResult
 
-# The training's configuration has these options, too; those that are left out keep the default they have there.
+# `TrainConfig` has the same options; an option that is left out keeps its default there.
 _SAME = (
     "max_steps", "max_minutes", "epochs", "max_length", "batch_tokens", "step_tokens", "start_from", "seed", "dtype",
     "optimizer", "lr",
 )  # fmt: skip
 
-# Fewer held-out tokens tell nothing. Of greedy text all tokens are the target's own first choice; below this share it
-# is other people's, or was sampled far from there.
+# Fewer held-out tokens are too few to report. In the target's greedy text, all tokens are its own first choice; below
+# this share, the text has other authors, or was sampled far from the greedy choice.
 _FEWEST, _OWN = 100, 0.7
 
 _given, _bound, _training = panel(), panel("How long"), panel("Training")
@@ -149,7 +149,7 @@ def train(given: TrainOptions) -> None:
     opened = FeatureStore(given.features) if given.features is not None else given.open(model)
     with Progress() as progress:
         progress.say("making the draft")
-        # What is wrong with it is found before the target writes for hours.
+        # The draft is made here so that errors appear before the target writes for hours.
         config, draft = prepare(config, model)
     learnt: FeatureStore | Texts = opened
     if given.regenerate and isinstance(opened, FileTexts):
@@ -162,7 +162,7 @@ def train(given: TrainOptions) -> None:
 
 
 def _config(given: TrainOptions) -> "TrainConfig":
-    """Return the training that the options ask for; what a recipe sets is shown."""
+    """Return the training that the options describe, and print the settings of the recipe."""
     from clover.train import configure, named_recipe
 
     config = configure(
@@ -184,7 +184,7 @@ def _config(given: TrainOptions) -> "TrainConfig":
 
 
 def _present(given: TrainOptions, *names: str) -> dict[str, Any]:
-    """Return the options that are set, by the user or by a default."""
+    """Return the options that are not None."""
     return {name: value for name in names if (value := getattr(given, name)) is not None}
 
 
@@ -195,12 +195,12 @@ def _draft_options(given: TrainOptions) -> dict[str, Any]:
     options = _present(given, "hidden_state") | ({} if given.heads is None else {"num_heads": given.heads})
     for name in sorted(fields.keys() & options.keys()):
         flag = "--heads" if name == "num_heads" else "--hidden-state"
-        raise UserError(f"{flag} and --set {name}=… say the same; leave one of the two out")
+        raise UserError(f"{flag} and --set {name}=… set the same option; leave one of them out")
     return fields | options
 
 
 def _check_resume(config: "TrainConfig", given: TrainOptions) -> bool:
-    """Return whether a training is resumed: of a run that was interrupted while it wrote, none has begun."""
+    """Return whether to resume a training; False if the run was interrupted before it, while the target wrote."""
     from clover.train import check_unfinished, checkpoint_path
 
     unfinished = given.resume and given.regenerate and not checkpoint_path(config).exists()
@@ -211,7 +211,7 @@ def _check_resume(config: "TrainConfig", given: TrainOptions) -> bool:
 
 
 def _report(given: TrainOptions, config: "TrainConfig", result: "TrainResult") -> None:
-    """Print what was learnt, and the next command."""
+    """Print the result of the training, and the next command."""
     if not result.finished:
         print(f"stopped after step {result.steps}; --resume goes on from there", file=sys.stderr)
         raise typer.Exit(options.INTERRUPTED)

@@ -48,7 +48,7 @@ class WriteOptions(options.ModelOptions):
 
     @property
     def rules(self) -> "WriteConfig":
-        """Return how the target writes."""
+        """Return the settings with which the target writes."""
         from clover.write import WriteConfig
 
         return WriteConfig(
@@ -72,7 +72,7 @@ def write(given: WriteOptions) -> None:
     output = given.output
     if output.suffix != ".jsonl":
         raise UserError(
-            f"--output is {output}; it must end with .jsonl, by which clover train knows what it holds"
+            f"--output is {output}; it must end with .jsonl, because clover train reads files by their suffix"
         )
     if given.prompts is None and given.texts is None:
         raise UserError(
@@ -91,7 +91,7 @@ def write(given: WriteOptions) -> None:
 
 
 def _note_origin(given: WriteOptions, target: "TargetWeights", writer: "Writer") -> None:
-    """Write beside the texts where they came from, and what was left out; nothing reads it again."""
+    """Write a file about the origin of the texts, and what was left out, beside them; Clover never reads it."""
     from clover.measure.report.provenance import Provenance
 
     origin = Provenance.here(options.command_line("write", given), target.device, target.dtype)

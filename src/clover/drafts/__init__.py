@@ -1,6 +1,6 @@
 """Draft systems, one file each, on the interface of `clover.drafts.base`.
 
-Every module of this package is imported, so that a new file here is all that a new system needs.
+Every module of this package is imported, so a new system needs only a new file here.
 """
 
 from importlib import import_module

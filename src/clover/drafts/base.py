@@ -1,6 +1,6 @@
-"""The interface between draft systems and the rest: what training and the engine call.
+"""The interface of draft systems, which training and the engine call.
 
-Shapes: B batch, A committed positions of one call, P frontier nodes, T text, D depths trained, H hidden,
+Shapes: B batch, A committed positions of one call, P frontier nodes, T text, D trained depths, H hidden,
 W width of the hidden states that are read, V vocabulary.
 """
 
@@ -23,24 +23,24 @@ from clover.drafts.training import TrainingDefaults
 from clover.drafts.vocabulary import check_map, check_size
 from clover.target import TargetWeights
 
-DEEPEST = 16  # The deepest tree of a draft that repeats one step, and so could draft without end.
-# Each class of a draft system adds itself here by its name.
+DEEPEST = 16  # the deepest tree of a draft that repeats one step, which has no limit of its own
+# Each class of a draft system adds itself here under its name.
 SYSTEMS: dict[str, type["DraftModel"]] = {}
 
 
 class DraftModel(PreTrainedModel):
-    """Base of all drafts. The target's lm_head and embedding are shared by `bind`, not saved; an own lm_head is.
+    """The base of all drafts. `bind` shares the target's lm_head and embedding, unsaved; an own lm_head is saved.
 
     Attributes:
         label: name of the system in reports.
-        color: its color in figures, "#rrggbb"; None for any that is free.
-        training_defaults: how the system is trained where the user does not say otherwise.
-        repeats_step: whether all depths, or all after the first, are one step that can be repeated.
-        conditions_on_drafted_tokens: False where `step` ignores drafted tokens, so that all nodes of a depth are alike.
-        d2t: Long [V], the target's token of each index of the draft's logits, rising; None for the target's whole
-            vocabulary. Until `reduce_vocabulary` the first tokens.
-        copies_text: whether sessions can copy from the text, as much as `fit_copies` sets.
-        usable: whether all weights are finite numbers; where they are not, decoding goes on without the draft.
+        color: its color in figures, "#rrggbb"; None for any free color.
+        training_defaults: the default settings for training the system.
+        repeats_step: whether all depths, or all after the first, repeat one step.
+        conditions_on_drafted_tokens: False if `step` ignores drafted tokens; then all nodes at a depth are equal.
+        d2t: Long [V], the target's token of each index of the draft's logits, in rising order; None for the target's
+            whole vocabulary. Before `reduce_vocabulary` they are the first tokens.
+        copies_text: whether sessions can copy from the text, with the weights that `fit_copies` sets.
+        usable: whether all weights are finite; if not, decoding runs without the draft.
     """
 
     config: DraftConfig
@@ -58,7 +58,7 @@ class DraftModel(PreTrainedModel):
     copies_text = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Add a new system to `SYSTEMS`, by the `model_type` of its configuration."""
+        """Add a new system to `SYSTEMS`, under the `model_type` of its configuration."""
         super().__init_subclass__(**kwargs)
         if (kind := vars(cls).get("config_class")) is not None:
             SYSTEMS[kind.model_type] = cls
@@ -69,11 +69,11 @@ class DraftModel(PreTrainedModel):
         if size is not None:
             check_size(size, config.target_shape.vocab_size)
         self.register_buffer("d2t", None if size is None else torch.arange(size))
-        self._lm_head: tuple[nn.Linear, ...] = ()  # In a tuple it is not saved with the draft.
-        self._fast: dict[bool, tuple[Any, Any]] = {}  # Per `full_precision`: versions of weights, the copy.
+        self._lm_head: tuple[nn.Linear, ...] = ()  # in a tuple, so that it is not saved with the draft
+        self._fast: dict[bool, tuple[Any, Any]] = {}  # by `full_precision`: weight versions, the copy
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Do nothing: the constructors and `start_from` set starting values."""
+        """Do nothing, because the constructors and `start_from` set the starting values."""
 
     @property
     def target(self) -> TargetWeights:
@@ -87,24 +87,24 @@ class DraftModel(PreTrainedModel):
 
     @property
     def max_depth(self) -> int:
-        """Return the depths of a tree that the draft can fill: its heads, or more where it repeats one step."""
+        """Return the depth of the deepest tree: the number of heads, or more if the draft repeats one step."""
         heads = self.config.num_heads
         return max(DEEPEST, heads) if self.repeats_step else heads
 
     @property
     def trained_depths(self) -> int:
-        """Return the depths that `forward` trains; 1 for systems that train a single step, as EAGLE-1 does."""
+        """Return how many depths `forward` trains; 1 for systems that train a single step, such as EAGLE-1."""
         return self.config.num_heads
 
     @property
     def session_tokens(self) -> Tensor | None:
-        """Return which tokens a session's logits are of, Long [V]; None for the target's whole vocabulary."""
+        """Return the tokens that a session's logits belong to, Long [V]; None for the target's whole vocabulary."""
         return self.d2t
 
     def bind(self, target: TargetWeights) -> Self:
-        """Share the target's lm_head and embedding; of the lm_head only the rows of the draft's vocabulary.
+        """Share the target's embedding and lm_head; from the lm_head only the rows of the draft's vocabulary.
 
-        UserError if the draft was trained for another target, or `d2t` does not name tokens of the target.
+        UserError if the draft was trained for another target, or `d2t` is not a list of the target's tokens.
         """
         check_target(self.config.target_config or {}, target)
         linear = target.head.linear
@@ -118,15 +118,15 @@ class DraftModel(PreTrainedModel):
 
     @property
     def lm_head(self) -> nn.Linear:
-        """Return the target's lm_head, or the rows of it that the draft proposes from; frozen."""
+        """Return the target's frozen lm_head, or only the rows of the draft's vocabulary."""
         assert len(self._lm_head) == 1, "bind() the draft to its target first"
         return self._lm_head[0]
 
     def for_inference(self, full_precision: bool = False) -> Self:
-        """Return this draft over the same weights in the form that runs fastest on this machine; made once per weights.
+        """Return the form of this draft that runs fastest on this machine; a copy is kept until the weights change.
 
-        With `full_precision` it has no int8 weights and rounds none to bfloat16. The output is then the same for every
-        number of input rows up to the rounding of products, whose order of sums follows from that number.
+        With `full_precision`, weights are not rounded to int8 or bfloat16. Then the output depends on the number of
+        input rows only by the rounding of products, because that number sets the order of their sums.
         """
         present = versions(self.parameters())
         if full_precision not in self._fast or self._fast[full_precision][0] != present:
@@ -144,23 +144,23 @@ class DraftModel(PreTrainedModel):
         return draft
 
     def fit_copies(self, guesses: Guesses) -> list[float] | None:
-        """Fit how much sessions copy to held-out predictions; return the copy weights, None to copy nothing.
+        """Fit the copy weights of sessions to held-out predictions, and return them; None to copy nothing.
 
         Systems that cannot copy do nothing.
         """
         return None
 
     def copy_nothing(self) -> None:
-        """Let sessions copy nothing from the text; systems that cannot copy do nothing."""
+        """Make sessions copy nothing from the text; systems that cannot copy do nothing."""
 
     def make_tables(self) -> None:
-        """Compute what does not depend on the text, in a copy of the draft that is no longer trained."""
+        """Precompute values that do not depend on the text. The engine calls this for a copy that is not trained."""
 
     @torch.no_grad()
     def reduce_vocabulary(self, tokens: Tensor) -> None:
-        """Let the draft propose from these tokens only, Long [V], rising; UserError if they are none such.
+        """Let the draft propose only these tokens, Long [V], in rising order; UserError if they are invalid.
 
-        An own lm_head keeps its rows, and has the target's for tokens that it did not know.
+        A draft's own lm_head keeps its rows; tokens that are new to it get the target's rows.
         """
         target, known = self.target, self.d2t
         check_map(tokens, target.vocab_size)
@@ -173,14 +173,14 @@ class DraftModel(PreTrainedModel):
         self.bind(target)
 
     def logits(self, outputs: Tensor, depth: int = 0) -> Tensor:
-        """Return logits [..., V] of outputs [..., H]: by the target's lm_head, or the draft's of this depth, from 0."""
+        """Return logits [..., V] of outputs [..., H], by the target's lm_head, or the draft's at this depth, from 0."""
         return self.target.head.scaled(self.lm_head(outputs))
 
     @classmethod
     def from_target(cls, target: TargetWeights, **options: Any) -> Self:
-        """Return a draft for `target` with starting values, in float32 or the target's wider dtype, to be trained.
+        """Return an untrained draft for `target` with starting values, in float32 or the target's wider dtype.
 
-        `options` are fields of the system's configuration; UserError if there is no such field, or a value is wrong.
+        `options` are fields of the system's configuration; UserError if a field does not exist, or a value is invalid.
         """
         kind = cast(Any, cls.config_class)
         check_names(kind, options)
@@ -196,7 +196,7 @@ class DraftModel(PreTrainedModel):
         """Set the starting values that depend on the target's weights."""
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
-        """Return an empty cache for `read`; it has no layers where only the number of committed positions matters."""
+        """Return an empty cache for `read`. It has no layers if only the number of committed positions matters."""
         weight = self.target.lm_head_weight
         return KVCache.new((0, 1, 1, 1), batch_size, 1, weight)
 
@@ -205,22 +205,22 @@ class DraftModel(PreTrainedModel):
         return DraftSession(self, self.new_cache(batch_size, capacity))
 
     def read(self, hidden: Tensor, next_tokens: Tensor, cache: KVCache | None = None) -> Tensor:
-        """Run what runs once per verified position; return the states [B, A, H] that the first depth starts from.
+        """Run the part that runs once per verified position; return the states [B, A, H] for the first depth.
 
         Args:
-            hidden: [B, A, W] the target's hidden states of the kind `config.hidden_state` names.
+            hidden: [B, A, W] the target's hidden states, of the kind `config.hidden_state`.
             next_tokens: Long [B, A] the token after each position.
             cache: of `new_cache`, after `begin(A)`; None for whole texts.
         """
         return hidden
 
     def step(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Run one depth; return the nodes' states and what goes into the lm_head, both [B, P, H].
+        """Run one depth; return the nodes' states and the input of the lm_head, both [B, P, H].
 
         Args:
             depth: from 0.
-            states: [B, P, H] of the nodes above; at depth 0 those of `read`.
-            tokens: Long [B, P] the newest token of each path; at depth 0 the one that the target has produced.
+            states: [B, P, H] of the parents; at depth 0 those of `read`.
+            tokens: Long [B, P] the newest token of each path; at depth 0 the token from the target.
         """
         raise AssertionError(
             "a draft system defines `step`, unless its `forward` and its session have their own"
@@ -229,10 +229,10 @@ class DraftModel(PreTrainedModel):
     def run(
         self, states: Tensor, tokens: Tensor, cache: KVCache, positions: Tensor, mask: Tensor | None
     ) -> Tensor:
-        """Return the states [B, N, H] of N new nodes whose layers attend inside the tree; `TreeSession` calls it.
+        """Return the states [B, N, H] of N new nodes, in systems that attend inside the tree; `TreeSession` calls it.
 
         Args:
-            states: [B, N, H] of the nodes above.
+            states: [B, N, H] of the parents.
             tokens: Long [B, N] the newest token of each node's path.
             cache: of committed pairs and drafted nodes, after `begin(N)`.
             positions: Long [B, N] of the nodes in the text.
@@ -241,13 +241,13 @@ class DraftModel(PreTrainedModel):
         raise AssertionError("only drafts that attend inside the tree have a TreeSession")
 
     def forward(self, hidden: Tensor, tokens: Tensor, depths: int | None = None) -> Tensor:
-        """Return the outputs [D, B, T, H] of the first D depths over whole texts, with the texts' own tokens drafted.
+        """Return the outputs [D, B, T, H] of the first D depths over whole texts, forced with the texts' own tokens.
 
-        Training runs this; `out[i, :, t]` stands for the target's post-norm state at t + 1 + i, and through
-        `train_logits` predicts token t + 2 + i. Values for which the text ends too early are meaningless.
+        Training calls this. `out[i, :, t]` predicts the target's post-norm state at t + 1 + i and, through
+        `train_logits`, token t + 2 + i. Values beyond the end of a text are meaningless.
 
         Args:
-            hidden: [B, T, W] the target's hidden states of the kind `config.hidden_state` names.
+            hidden: [B, T, W] the target's hidden states, of the kind `config.hidden_state`.
             tokens: Long [B, T] the texts, padded on the right.
             depths: D; None for `trained_depths`.
         """
@@ -261,7 +261,7 @@ class DraftModel(PreTrainedModel):
         """Return logits [..., D, S] of outputs [..., D, H] of the first D depths, for training.
 
         Args:
-            rows: Long [S] the rows of the lm_head to use; None for all.
+            rows: Long [S] the rows of the lm_head to compute; None for all.
         """
         head = self.lm_head
         if rows is not None:
@@ -270,5 +270,5 @@ class DraftModel(PreTrainedModel):
 
     @property
     def head_parameters(self) -> list[nn.Parameter]:
-        """Return the parameters of lm_heads of the draft itself, each [..., V, H]; none where it uses the target's."""
+        """Return the parameters of the draft's own lm_heads, each [..., V, H]; none if it uses the target's."""
         return []

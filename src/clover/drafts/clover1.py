@@ -1,21 +1,21 @@
-"""Clover-1 (arXiv 2405.00263): Medusa's heads in sequence, each of which reads the token that was chosen before it.
+"""Clover-1 (arXiv 2405.00263): Medusa's heads in sequence; each head reads the token chosen before it.
 
-At position t, with the target's hidden state h_t, the token x_{t+1} that the target itself has produced, and drafted
-tokens after it:
+At position t, with the target's hidden state h_t, the token x_{t+1} that the target itself has produced, and the
+drafted tokens after it:
 
     s_0 = Aug(h_<=t)                               `augment`  one decoder layer of the target's own kind, causal
     s_i = s_{i-1} + SiLU(sim(q, k) · v)            `connect`  attention decoder, the same weights at every i = 1 … N
           q = Wq RMSNorm(s_{i-1}), k = Wk e(x_{t+i}), v = Wv e(x_{t+i}), sim the cosine per attention head
     o_i = Norm(s_i + SiLU(Linear_i(s_i)))          `heads`    logits = lm_head(o_i), for token x_{t+1+i}
 
-e(x), the regressive connection, is the token's row of the target's lm_head scaled to one length, which the paper calls
-normalised. The lm_head is shared with the target and frozen. h_t is the state after the target's final norm; the
-paper's is before it (`hidden_state=pre_norm`). Start values: Aug fresh, or a copy of the target's last layer
-(`start=last_layer`, the paper's), Wq = Wk = I plus small noise, Wv = Linear_i = 0, Norm that of the target: the decoder
-starts as the exact identity.
+e(x), the regressive connection, is the token's row of the target's lm_head, scaled to a fixed length ("normalised" in
+the paper). The lm_head is shared with the target and frozen. h_t is the state after the target's final norm; the paper
+takes it before the norm (`hidden_state=pre_norm`). Starting values: Aug is fresh, or copies the target's last layer
+(`start=last_layer`, as in the paper); Wq = Wk = I plus small noise; Wv = Linear_i = 0, so the decoder starts as the
+exact identity; Norm is the target's.
 
-The paper's loss (`--loss paper`; the default is distillation): cross-entropy with the data's tokens. The decay per
-head, which the paper leaves open, is that of Medusa.
+The paper's loss (`--loss paper`; the default is distillation) is cross-entropy with the data's tokens. The paper does
+not state the decay per head; here it is Medusa's.
 
 Shapes: B batch, A committed positions, P frontier nodes, H hidden.
 """
@@ -39,14 +39,14 @@ class Clover1Config(DraftConfig):
     """Configuration of a Clover-1 draft.
 
     Attributes:
-        augmenting: "block", one decoder layer between target and heads; "attention" or "mlp", that half of it
-            alone; "none", so that s_0 = h. An ablation.
-        connection: "attention", the attention decoder; "mlp", a plain MLP on the concatenation of state and
-            embedding; "none", so that all heads see s_0 and no drafted token. An ablation.
+        augmenting: "block", one decoder layer between target and heads. For ablations: "attention" or "mlp", only that
+            half of the layer; "none", so that s_0 = h.
+        connection: "attention", the attention decoder. For ablations: "mlp", a plain MLP on the concatenated state and
+            embedding; "none", so that all heads read s_0 and no drafted token.
         embedding_scale: length of every e(x), 1 in the paper (in Clover-2 it is a factor). None until `start_from`
-            sets it to √H, which gives entries of mean square 1, as states have; a saved draft has a number.
-        start: starting values of the augmenting block: "fresh", or "last_layer", a copy of the target's, as in
-            the paper.
+            sets it to √H, so that entries have mean square 1, as states do; a saved draft has a number.
+        start: starting values of the augmenting block: "fresh", or "last_layer", a copy of the target's last layer, as
+            in the paper.
         hidden_state: "post_norm", or "pre_norm", as in the paper.
     """
 
@@ -60,7 +60,7 @@ class Clover1Config(DraftConfig):
 
 
 class AttentionDecoder(nn.Module):
-    """s + SiLU(sim(Wq Norm(s), Wk e) · Wv e). One query meets one key, so there is no softmax."""
+    """s + SiLU(sim(Wq Norm(s), Wk e) · Wv e), without a softmax, because each query has one key."""
 
     def __init__(self, hidden_size: int, num_heads: int):
         super().__init__()
@@ -78,9 +78,9 @@ class AttentionDecoder(nn.Module):
 
 
 class ConcatMLP(nn.Module):
-    """What the ablation has in place of the attention decoder: `s + W2 SiLU(W1 [Norm(s) ; e])`.
+    """The ablation's replacement for the attention decoder: `s + W2 SiLU(W1 [Norm(s) ; e])`.
 
-    W2 = 0: it starts as the exact identity. The norm, as in the attention decoder, brings s to the size of e.
+    W2 starts at 0, so the start is the exact identity. The norm scales s to the size of e, as in the attention decoder.
     """
 
     def __init__(self, hidden_size: int):
@@ -127,7 +127,7 @@ class Clover1Draft(DraftModel):
         self.post_init()
 
     def start_from(self, target: TargetWeights) -> None:
-        """Copy the target's final norm, and its last layer where the configuration says so (`Clover1Config.start`)."""
+        """Copy the target's final norm, and its last layer if `Clover1Config.start` is "last_layer"."""
         if self.augment is not None and self.config.start == "last_layer":
             self.augment.copy_last_layer(target)
         self.output_norm.load_state_dict(target.final_norm.state_dict())

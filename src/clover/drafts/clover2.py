@@ -1,4 +1,4 @@
-"""Clover-2 (arXiv 2408.00264): a recurrent draft that folds the newest token in before its augmenting block.
+"""Clover-2 (arXiv 2408.00264): a recurrent draft that folds in the newest token before its augmenting block.
 
 At position t, with the target's hidden state h_t and the token x_{t+1} that the target itself has produced:
 
@@ -10,13 +10,13 @@ At position t, with the target's hidden state h_t and the token x_{t+1} that the
 
     A(s, e) = s + concat_j(cos(q_j, k_j) · v_j),   q = Wq RMSNorm(s), k = Wk e, v = Wv e, j the attention heads
 
-A2 and FC2 serve heads 2 to N, and Norm2 serves all heads, so a tree may be deeper than the draft was trained for. E are
-rows of the target's frozen lm_head, multiplied by `embedding_scale`. h_t is the state after the target's final norm;
-the paper's is before it (`hidden_state=pre_norm`). Start values: Aug fresh, or copies of the target's last layer
-(`start=last_layer`, the paper's); Norm1 and Norm2 the target's final norm; Wq = Wk = FC1 = I, FC2 = [I | 0], Wv = 0,
-all plus small zero-mean noise (the authors' has a mean of 0.005, which adds a matrix of rank one); biases 0.
+Heads 2 to N share A2 and FC2, and all heads share Norm2, so a tree may be deeper than in training. E are rows of the
+target's frozen lm_head, multiplied by `embedding_scale`. h_t is the state after the target's final norm; the paper
+takes it before the norm (`hidden_state=pre_norm`). Starting values: Aug is fresh, or copies of the target's last layer
+(`start=last_layer`, as in the paper); Norm1 and Norm2 are the target's final norm; Wq = Wk = FC1 = I, FC2 = [I | 0],
+Wv = 0, all plus small zero-mean noise (the authors' noise has mean 0.005, which adds a matrix of rank one); biases 0.
 
-The paper's loss (`--loss paper`; the default is its second term alone), with f the target's state there:
+The paper's loss (`--loss paper`; the default is only its second term), with f the target's state that o_i predicts:
 Σ_i 0.7^i · (10 · SmoothL1(o_i, f) + softCE(softmax(W f), W o_i)).
 
 Shapes: B batch, A committed positions, P frontier nodes, H hidden, V vocabulary.
@@ -51,13 +51,13 @@ class Clover2Config(DraftConfig):
     """Configuration of a Clover-2 draft.
 
     Attributes:
-        num_augmenting_layers: decoder layers of the augmenting block, 2 in the paper; an ablation.
-        projector_embedding: whether FC2 reads [s ; E[x]], as in the paper, or s alone; an ablation.
-        embedding: whose rows E are: "lm_head", as in the paper, or "input", the target's input embedding; an ablation.
-        embedding_scale: what rows of E are multiplied by, 1 in the paper (in Clover-1 it is a length). None until
-            `start_from` sets it so that all of E has mean square 1, as states have; a saved draft has a number.
-        start: starting values of the augmenting layers: "fresh", or "last_layer", copies of the target's, as in
-            the paper.
+        num_augmenting_layers: decoder layers of the augmenting block, 2 in the paper; for ablations.
+        projector_embedding: whether FC2 reads [s ; E[x]], as in the paper, or only s; for ablations.
+        embedding: the source of E: "lm_head", as in the paper, or "input", the target's input embedding; for ablations.
+        embedding_scale: factor of the rows of E, 1 in the paper (in Clover-1 it is a length). None until `start_from`
+            sets it so that the entries of E have mean square 1, as states do; a saved draft has a number.
+        start: starting values of the augmenting layers: "fresh", or "last_layer", copies of the target's last layer,
+            as in the paper.
         hidden_state: "post_norm", or "pre_norm", as in the paper.
     """
 
@@ -71,7 +71,7 @@ class Clover2Config(DraftConfig):
 
 
 class CosineAttention(nn.Module):
-    """A(s, e), the attention decoder. One query meets one key, so there is no softmax."""
+    """A(s, e), the attention decoder, without a softmax, because each query has one key."""
 
     def __init__(self, hidden_size: int, num_heads: int):
         super().__init__()
@@ -122,7 +122,7 @@ class Clover2Draft(DraftModel):
         self.post_init()
 
     def start_from(self, target: TargetWeights) -> None:
-        """Copy the target's final norm into both norms, and its last layer where `Clover2Config.start` says so."""
+        """Copy the target's final norm into both norms, and its last layer if `Clover2Config.start` is "last_layer"."""
         if self.config.start == "last_layer":
             self.augment.copy_last_layer(target)
         for norm in (self.augment.final_norm, self.output_norm):
@@ -143,9 +143,9 @@ class Clover2Draft(DraftModel):
         return self.augment(folded, cache=cache)
 
     def step(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return s and o of head depth + 1, both [B, P, H], of the s above [B, P, H] and the tokens Long [B, P].
+        """Return s and o of head depth + 1, both [B, P, H], from the parents' s [B, P, H] and the tokens Long [B, P].
 
-        Head 1 reads the state as it is, which knows the token; later ones fold theirs in.
+        Head 1 only projects the state, which already contains the token. Later heads fold in their own token.
         """
         if depth == 0:
             return states, self.output_norm(self.first_projector(states))

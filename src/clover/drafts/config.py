@@ -1,4 +1,4 @@
-"""What every draft's configuration says, and how it is checked before anything is built from it."""
+"""The configuration that all drafts share, and its checks, which run before anything is built from it."""
 
 import re
 from collections.abc import Mapping
@@ -25,27 +25,26 @@ _TARGET_FIELDS = ("model_type", "hidden_size", "vocab_size", "num_hidden_layers"
 
 
 class DraftConfig(PretrainedConfig):
-    """Base of all draft configurations: annotated fields are options, checked by `check_draft_options`.
+    """The base of all draft configurations. Annotated fields are options, which `check_draft_options` checks.
 
     Attributes:
-        num_heads: depths that are trained, and those of its own tree.
-        target_config: the target's `config.to_dict()`, from which decoder layers are built; `bind` wants one that
-            agrees.
-        hidden_state: "post_norm", the target's states after its final norm, "pre_norm", before it (as in Clover's
-            papers), or "low_middle_high", those of three layers side by side (as in EAGLE-3).
-        tree: at most 1,024 rank paths of the static tree the draft works best with; the 25-node tree of Clover-2 if
-            None.
-        target_weights: a hash of the weights that it was trained for (`target.tensors_fingerprint`), if known.
-        target_int8: whether the target ran with int8 weights where it was trained.
-        target_name: what the model is called that it was trained for; released drafts say it.
-        target_norms, target_tokens: hashes of that model's norms (`target.norms_fingerprint`) and of how it splits text
-            (`target.tokens_fingerprint`), by which its other quantizations and its fine-tunes are known.
+        num_heads: number of trained depths, and depth of the draft's own tree.
+        target_config: the target's `config.to_dict()`, from which decoder layers are built; `bind` checks that a target
+            agrees with it.
+        hidden_state: "post_norm", the target's states after its final norm; "pre_norm", before it (as in Clover's
+            papers); or "low_middle_high", the states of three layers, concatenated (as in EAGLE-3).
+        tree: the best static tree for the draft, as at most 1,024 rank paths; None for the 25-node tree of Clover-2.
+        target_weights: a hash of the target's weights in training (`target.tensors_fingerprint`), if known.
+        target_int8: whether the target ran with int8 weights in training.
+        target_name: the name of the target in training; released drafts have it.
+        target_norms, target_tokens: hashes of that target's norms (`target.norms_fingerprint`) and of its tokenizer
+            (`target.tokens_fingerprint`), which identify its other quantizations and its fine-tunes.
         draft_vocab_size: how many of the target's tokens the draft proposes from, the most frequent ones; all if None.
     """
 
     num_heads: Count = 5
     target_config: dict[str, Any] | None = None
-    hidden_state: Any = "post_norm"  # Each system narrows this to the kinds that it can read.
+    hidden_state: Any = "post_norm"  # each system narrows this to the kinds that it can read
     tree: Paths | None = None
     target_weights: str | None = None
     target_int8: bool = False
@@ -55,7 +54,7 @@ class DraftConfig(PretrainedConfig):
     draft_vocab_size: int | None = None
 
     def __init_subclass__(cls, **kwargs: Any):
-        # transformers may write this one itself.
+        # because transformers may generate `__init__` itself
         cls.__init__ = cls.__dict__.get("__init__", DraftConfig.__init__)
         super().__init_subclass__(**kwargs)
 
@@ -66,7 +65,7 @@ class DraftConfig(PretrainedConfig):
         super().__init__(**values)
 
     def note_target(self, target: TargetWeights) -> None:
-        """Note for which target the draft was trained; what other weights were called is forgotten."""
+        """Record the target that the draft was trained for; clear the old name if the weights differ."""
         weights = tensors_fingerprint(target)
         if weights is None or weights != self.target_weights:
             self.target_name = None
@@ -78,12 +77,12 @@ class DraftConfig(PretrainedConfig):
 
     @property
     def tree_shape(self) -> TreeShape:
-        """Return the tree to use where the user names none, no deeper than there are heads."""
+        """Return the default tree, at most as deep as the number of heads."""
         return CLOVER2_TREE.cut(self.num_heads) if self.tree is None else TreeShape.from_paths(self.tree)
 
     @property
     def changed(self) -> dict[str, Any]:
-        """Return the system's own fields that are not at their defaults; a default of None follows from the target."""
+        """Return the system's own fields that differ from their defaults, except those that depend on the target."""
         defaults = {name: getattr(type(self), name) for name in get_annotations(type(self))}
         return {
             name: getattr(self, name)
@@ -93,9 +92,9 @@ class DraftConfig(PretrainedConfig):
 
     @property
     def target_shape(self) -> PretrainedConfig:
-        """Return the target's configuration as an object of its class, which knows every family's names for sizes.
+        """Return the target's configuration as an object of its class, which maps the family's names of sizes.
 
-        UserError if transformers does not know that class: then the target's code came with its weights.
+        UserError if transformers does not have that class, because the target's code came with its weights.
         """
         described = self.target_config or {}
         if (kind := described.get("model_type")) is not None and kind not in CONFIG_MAPPING:
@@ -107,7 +106,7 @@ class DraftConfig(PretrainedConfig):
 
 
 def check_draft_options(config_class: Any, options: Mapping[str, Any], source: str) -> None:
-    """Check the fields that a draft's configuration has; others are passed over. UserError names source and field."""
+    """Check the fields of a draft's configuration, and ignore others. UserError names the source and the field."""
     validated(_model(config_class), dict(options), source)
 
 
@@ -120,7 +119,7 @@ def check_names(config_class: Any, options: Mapping[str, Any]) -> None:
 
 
 def all_options(config_class: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all options of a new draft: these, and the defaults of the others."""
+    """Return all options of a new draft: the given ones, and the defaults of the others."""
     return {name: getattr(config_class, name) for name in _hints(config_class)} | dict(options)
 
 
@@ -135,16 +134,16 @@ def check_target(target_config: Mapping[str, Any], target: TargetWeights) -> Non
 
 
 class Fit(IntEnum):
-    """How near a target is to the model that a draft was trained for."""
+    """How closely a target matches the model that a draft was trained for."""
 
     NONE = 0
-    SHAPE = 1  # architecture, sizes and tokens agree, as those of a fine-tune do
-    MODEL = 2  # The name or the norms agree as well: another quantization, or a fine-tune that is hard to tell from it.
+    SHAPE = 1  # architecture, sizes and tokens agree, as in a fine-tune
+    MODEL = 2  # the name or the norms agree, too: another quantization, or a fine-tune that looks like one
     WEIGHTS = 3
 
 
 def fit_of(described: Mapping[str, Any], target: TargetWeights, named: str = "") -> Fit:
-    """Return how near a target, which its user calls `named`, is to the model of a draft's config.json."""
+    """Return how closely a target matches the model in a draft's config.json; `named` is the user's name for it."""
     if _other_field(described.get("target_config") or {}, target):
         return Fit.NONE
     if described.get("target_weights") in {tensors_fingerprint(target)} - {None}:
@@ -157,7 +156,7 @@ def fit_of(described: Mapping[str, Any], target: TargetWeights, named: str = "")
 
 
 def _is_named(described: Mapping[str, Any], target: TargetWeights, named: str) -> bool:
-    """Return whether what the target is called has the name of the draft's model in it."""
+    """Return whether a name of the target contains the name of the draft's model."""
     names = [named, *(getattr(target.config, name, "") for name in ("_name_or_path", "_model_name_or_path"))]
     known, *found = (
         re.sub("[^a-z0-9]", "", str(one).lower()) for one in (described.get("target_name") or "", *names)
@@ -166,7 +165,7 @@ def _is_named(described: Mapping[str, Any], target: TargetWeights, named: str) -
 
 
 def _other_field(target_config: Mapping[str, Any], target: TargetWeights) -> tuple[str, Any, Any] | None:
-    """Return the first field in which `target` is not the model described, as expected and as found; None if none."""
+    """Return the first field in which `target` differs: its name, the expected and the found value; None if none."""
     for name in _TARGET_FIELDS:
         expected = target_config.get(target.config.attribute_map.get(name, name))
         found = getattr(target.config, name, None)
@@ -184,7 +183,7 @@ def _hints(config_class: Any) -> dict[str, Any]:
 
 @lru_cache(maxsize=32)
 def _model(config_class: Any) -> Any:
-    """Return a pydantic model of the fields, and of the dtype that transformers keeps."""
+    """Return a pydantic model of the fields, and of the dtype, which transformers stores."""
     fields: dict[str, Any] = {
         name: (kind, getattr(config_class, name)) for name, kind in _hints(config_class).items()
     }

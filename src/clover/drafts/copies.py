@@ -1,15 +1,14 @@
-"""Copying from the text: what followed the end of a path where it stood before gets a share of the distribution.
+"""Copy from the text: a token that followed an earlier occurrence of a path's end gets a share of the distribution.
 
-Of a path that ends with y, the longest run of at most `LONGEST` tokens is found that ends the path and stands in the
-text before, the last such place where several are equally long; the token c after it is copied. With n tokens in
-both places and the draft's own distribution p, the mixture is
+The longest match is found between the end of a path and the text before it, of at most `LONGEST` tokens; of several
+equally long matches, the last one. The token c after the match is copied. With a match of n tokens, and the draft's own
+distribution p, the mixture is
 
     q = (1 - a_n) p + a_n [c],   a_0 = 0
 
-The copy weights a_1 … a_4 make held-out texts likeliest (`fit_copy_weights`): a draft that copies well by itself gets
-small ones.
-A mixture with a pointer into the text is See and others' (1704.04368), exact matches in the place of attention are
-those of prompt lookup; here each node of a tree has its own.
+The copy weights a_1 … a_4 maximise the likelihood of held-out texts (`fit_copy_weights`). A draft that copies well by
+itself gets small weights. The mixture with a pointer into the text is from See et al. (1704.04368); exact matches,
+instead of attention, are from prompt lookup. Here each node of a tree has its own match.
 
 Shapes: B batch, S slots of the text, P nodes, V vocabulary of the target, V' the draft's, R positions.
 """
@@ -25,16 +24,16 @@ from torch.nn import functional as F
 
 from clover.drafts.vocabulary import draft_indices, over_all_tokens, target_tokens
 
-LONGEST = 4  # The longest match in tokens; more of them hardly change how often the copy is right.
-_ROUNDS = 50  # The iterations of expectation maximisation.
-_LEAST_GAIN = 0.01  # Unless so large a share of the positions is right more often, a draft copies nothing.
+LONGEST = 4  # the longest match in tokens; longer matches hardly make the copy right more often
+_ROUNDS = 50  # iterations of expectation maximisation
+_LEAST_GAIN = 0.01  # a draft copies nothing unless at least this share of positions becomes right
 
 
 class CopySource(NamedTuple):
     """The text that is copied from.
 
-    `tokens` Long [B, S]; `lengths` Long [B, 1], how many there are; `order` Int [B, 1, S], rising over the slots that
-    something follows, and so low elsewhere that no match makes up for it.
+    `tokens` Long [B, S]; `lengths` Long [B, 1], the number of tokens; `order` Int [B, 1, S], rising over the slots
+    that a token follows, and elsewhere so low that no match can win there.
     """
 
     tokens: Tensor
@@ -43,7 +42,7 @@ class CopySource(NamedTuple):
 
     @classmethod
     def of(cls, tokens: Tensor, lengths: Tensor) -> CopySource:
-        """Return the text of `tokens` and `lengths`; after the lengths, any tokens."""
+        """Return the source for `tokens` and `lengths`; tokens beyond the lengths may be anything."""
         size = tokens.shape[1]
         slots = torch.arange(size, dtype=torch.int32, device=tokens.device)
         order = torch.where(slots < lengths - 1, slots, -(LONGEST + 1) * size)
@@ -51,9 +50,9 @@ class CopySource(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """What is copied after each node: `tokens` Long [B, P], and how many tokens match there, `matching` Int [B, P].
+    """The copied token after each node, `tokens` Long [B, P], and the length of its match, `matching` Int [B, P].
 
-    Where nothing matches, `matching` is 0 and the token any.
+    If nothing matches, `matching` is 0 and the token is meaningless.
     """
 
     tokens: Tensor
@@ -61,7 +60,7 @@ class Copied(NamedTuple):
 
 
 class CopyWeights(NamedTuple):
-    """a_n, as log a_n and log (1 - a_n), each float64 [LONGEST + 1] from n = 0 on."""
+    """The weights a_n, as log a_n and log (1 - a_n), each float64 [LONGEST + 1], from n = 0 on."""
 
     copied: Tensor
     own: Tensor
@@ -74,7 +73,7 @@ class CopyWeights(NamedTuple):
 
 
 def runs_at_end(text: CopySource) -> Tensor:
-    """Return how many tokens up to each slot are also the end of the text, `LONGEST` at most: Int [B, 1, S]."""
+    """Return how many tokens up to each slot equal the end of the text, at most `LONGEST`: Int [B, 1, S]."""
     tokens, lengths, _ = text
     back = torch.arange(1, LONGEST + 1, device=tokens.device)
     newest = F.pad(tokens, (LONGEST, 0), value=-1).gather(1, lengths + LONGEST - back)
@@ -86,13 +85,13 @@ def runs_at_end(text: CopySource) -> Tensor:
 
 
 def extended(runs: Tensor, text: CopySource, tokens: Tensor) -> Tensor:
-    """Return the runs Int [B, P, S] of paths after one more token each, Long [B, P]."""
+    """Return the runs Int [B, P, S] of paths that are each extended by one token, Long [B, P]."""
     longer = F.pad(runs, (1, -1)).add_(1).clamp_(max=LONGEST)
     return longer.mul_(text.tokens.unsqueeze(1) == tokens.unsqueeze(2))
 
 
 def copied(runs: Tensor, text: CopySource) -> Copied:
-    """Return what followed in the text after the longest of the runs Int [B, P, S], the last of equals."""
+    """Return the token after the longest of the runs Int [B, P, S] in the text; of equal runs, the last counts."""
     size = runs.shape[2]
     best, places = torch.add(text.order, runs, alpha=size).max(-1)
     following = text.tokens.gather(1, (places + 1).clamp_(max=size - 1))
@@ -100,7 +99,7 @@ def copied(runs: Tensor, text: CopySource) -> Copied:
 
 
 def copied_in(tokens: Tensor) -> Copied:
-    """Return what is copied after each position of whole texts, Long [B, S], from the text up to it."""
+    """Return the copied token after each position of whole texts, Long [B, S], from the text up to that position."""
     steps, runs = list[Copied](), torch.zeros_like(tokens, dtype=torch.int32).unsqueeze(1)
     for end in range(1, tokens.shape[1] + 1):
         text = CopySource.of(tokens[:, :end], tokens.new_full((len(tokens), 1), end))
@@ -114,7 +113,7 @@ def mix_copies(
 ) -> Tensor:
     """Return log-probabilities q [B, P, V] of the mixture over the target's whole vocabulary, of logits [B, P, V'].
 
-    `d2t` Long [V'] says which tokens the logits are of; None for all. Computed in float32, or float64.
+    `d2t` Long [V'] maps the logits to tokens; None if they are of all tokens. The dtype is float32, or float64.
     """
     own = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
     from_text, from_draft = (part.to(own.dtype)[of.matching].unsqueeze(-1) for part in weights)
@@ -127,9 +126,9 @@ def mix_copies(
 def choose_mixed(
     logits: Tensor, of: Copied, weights: CopyWeights, d2t: Tensor | None, vocab_size: int
 ) -> Tensor:
-    """Return the most probable tokens Long [B, P] of `mix_copies`, without a row of the whole vocabulary each.
+    """Return the most probable tokens Long [B, P] of `mix_copies`, without rows over the whole vocabulary.
 
-    They are the draft's own first choices, or what is copied, the only token that gains.
+    Each is the draft's own first choice, or the copied token, because only that token gains probability.
     """
     own = logits.to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(-1)
     from_text, from_draft = (part.to(own.dtype)[of.matching] for part in weights)
@@ -141,12 +140,12 @@ def choose_mixed(
 
 
 class Guesses(NamedTuple):
-    """Held-out predictions: what a draft and the copies say at positions of texts that were not trained on, all [R].
+    """Held-out predictions of a draft and of the copies, at positions of texts that were not trained on, all [R].
 
     Attributes:
-        matching: Int, how many tokens match where the copy comes from.
-        own_right, copy_right: Bool, whether the draft's best token and the copied one are right.
-        right_prob, copy_prob, best_prob: float64, the draft's probability of the right token, the copied one, its best.
+        matching: Int, the length of the match.
+        own_right, copy_right: Bool, whether the draft's best token is right, and whether the copied one is.
+        right_prob, copy_prob, best_prob: float64, the draft's probabilities of the right, copied and best tokens.
     """
 
     matching: Tensor
@@ -158,14 +157,14 @@ class Guesses(NamedTuple):
 
 
 def join_guesses(parts: Sequence[Guesses]) -> Guesses:
-    """Return the predictions of several parts, at least one, as one."""
+    """Concatenate predictions of one or more parts."""
     return Guesses(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 
 def fit_copy_weights(guesses: Guesses) -> list[float] | None:
-    """Return the copy weights a_1 … that make what is right likeliest, by expectation maximization.
+    """Return the copy weights a_1 … that maximise the likelihood of the right tokens, by expectation maximisation.
 
-    None if the best token of the mixture is not right at 1 % of the positions more than the draft's.
+    None unless the mixture's best token is right at more positions than the draft's, by more than 1 % of all.
     """
     shares = [_share(guesses, guesses.matching == n) for n in range(1, LONGEST + 1)]
     share = guesses.best_prob.new_tensor([0.0, *shares])[guesses.matching]
@@ -178,6 +177,6 @@ def _share(guesses: Guesses, at: Tensor) -> float:
     share, right, probs = 0.5, guesses.copy_right[at].double(), guesses.right_prob[at]
     for _ in range(_ROUNDS):
         by_copying = share * right / (share * right + (1 - share) * probs).clamp_min(1e-12)
-        # The divisor is one larger: the share stays below 1, as RecallConfig requires, and is 0 where there are none.
+        # The divisor is one larger, so the share is below 1, as RecallConfig requires, and 0 without positions.
         share = float(by_copying.sum() / (len(right) + 1))
     return share

@@ -6,11 +6,11 @@ With the target's hidden states f after its final norm and its input embedding E
     o_t = Layer(z_<=t)                 one decoder layer of the target's own kind; o_t stands for f_{t+1}
     logits = lm_head(o_t)              the target's own, for token t + 2
 
-Deeper in the tree o_t takes the place of f_{t+1}: one layer runs for every node, on a separate cache of
-the pairs of true states and, after them, the nodes' ancestors.
+Deeper in the tree o_t replaces f_{t+1}: one layer runs for every node, on a separate cache, which has the pairs with
+true states and, after them, the nodes' ancestors.
 
-As in the authors' code the layer has no norm before its attention where that norm is its own (`input_norm`), no final
-norm follows it, and it starts from random weights.
+As in the authors' code, the layer has no norm of its own before its attention (`input_norm`), no final norm follows it,
+and it starts from random weights.
 
 Shapes: B batch, N positions or nodes, H hidden.
 """
@@ -29,7 +29,7 @@ from clover.target.decoder import DecoderStack
 
 
 class EagleConfig(DraftConfig):
-    """Configuration of an EAGLE-1 draft, which predicts what it reads."""
+    """Configuration of an EAGLE-1 draft, which predicts the kind of hidden states that it reads."""
 
     model_type = "eagle"
     hidden_state: Literal["post_norm"] = "post_norm"
@@ -38,8 +38,8 @@ class EagleConfig(DraftConfig):
 class EagleDraft(DraftModel):
     """The EAGLE-1 draft model.
 
-    The paper's loss is SmoothL1 of the state plus a tenth of the soft cross-entropy, with noise U(-0.1, 0.1) on the
-    states. Both are in units of the states there; the default takes them relative to the states' deviation.
+    The paper's loss is SmoothL1 of the state plus 0.1 times the soft cross-entropy, with noise U(-0.1, 0.1) on the
+    states. The paper does not scale SmoothL1 and the noise; by default they are relative to the states' deviation.
     """
 
     config: EagleConfig  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -47,7 +47,7 @@ class EagleDraft(DraftModel):
     label, color = "EAGLE-1", "#e69f00"
     training_defaults = TrainingDefaults(
         loss=LossConfig(distillation_weight=0.1, regression_weight=1.0, noise=0.1),
-        optimizer="adamw",  # With Muon it predicts the texts' first tokens everywhere (development/log.md).
+        optimizer="adamw",  # with Muon it predicts the texts' first tokens everywhere (development/log.md)
         paper_loss=LossConfig(distillation_weight=0.1, regression_weight=1.0, noise=0.1, relative=False),
         paper_recipe=PaperRecipe(lr=3e-5, warm_up=2_000 / 800_000, clip_value=0.5),
     )
@@ -72,9 +72,9 @@ class EagleDraft(DraftModel):
         return self.run(hidden, next_tokens, cache)
 
     def step(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return o [B, N, H] twice, as the layer left it, because no norm follows; tokens Long [B, N] are not read.
+        """Return o [B, N, H] twice, unchanged, because no norm follows; tokens Long [B, N] are not read.
 
-        Deeper in the tree `TreeSession` runs the layer before it.
+        Deeper in the tree `TreeSession` runs the layer before this call.
         """
         return states, states
 

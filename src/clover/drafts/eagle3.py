@@ -8,13 +8,13 @@ With the target's hidden states l, m, h of a low, a middle and a high layer, and
     a_t = b_t + Wdown (SiLU(Wgate Norm(b_t)) · Wup Norm(b_t))
     logits = lm_head(Norm(a_t))                for token t + 2
 
-Deeper in the tree, the layer reads its own output a in the place of g. Training does the same for D steps, which the
-paper calls training-time test. Step i at position t reads the output of step i - 1 at t and the token x_{t+1+i}. It
-attends to the true pairs up to t and to the steps 1 … i at this same t, whose positions are t + 1 … t + i.
+Deeper in the tree, the layer reads its own output a instead of g. Training does the same for D steps, which the paper
+calls training-time test. Step i at position t reads the output of step i - 1 at t and the token x_{t+1+i}. It attends
+to the true pairs up to t and to the steps 1 … i at the same t, which have the positions t + 1 … t + i.
 
 Three things differ from the paper. The lm_head is the target's and frozen; `draft_vocab_size` restricts it to frequent
-tokens. The norm before it starts with the gain of the target's final norm. Rotary positions are LLaMA's with the
-target's base and scaling. D is 5 by default; the authors' code has 7.
+tokens. The norm before it starts with the gain of the target's final norm. Rotary positions are LLaMA's, with the
+target's base and scaling. D is 5 by default; it is 7 in the authors' code.
 
 Shapes: B batch, N positions or nodes, T text, S' slots seen, H hidden, W = 3H, Q query heads, G key-value heads, C
 their width.
@@ -43,8 +43,8 @@ from clover.target import TargetWeights
 from clover.target.structure import sdpa_mask
 from clover.target.support import context_length
 
-_SCALED = ("linear", "llama3", "yarn")  # For these kinds of rotary positions the configuration alone decides.
-# queries [B, Q, N, C], keys and values [B, G, N, C] -> what each query gets [B, Q, N, C]
+_SCALED = ("linear", "llama3", "yarn")  # kinds of rotary positions that depend only on the configuration
+# queries [B, Q, N, C], keys and values [B, G, N, C] -> outputs [B, Q, N, C]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -56,11 +56,11 @@ class Eagle3Config(DraftConfig):
 
 
 def layer_config(target: PretrainedConfig) -> Any:
-    """Return the configuration of the layer, as a LLaMA's: sizes and rotary positions are the target's if it has them.
+    """Return the layer's configuration, a LLaMA's, with the target's sizes and rotary positions, if it has them.
 
     If the target has several kinds of layers, the positions are those of its full attention. Frequencies that change
-    with the length of the text keep their initial values. UserError if the target's heads have an odd width: that
-    rules out rotary positions.
+    with the length of the text keep their initial values. UserError if the target's heads have an odd width, because
+    rotary positions need an even one.
     """
     size, heads = target.hidden_size, attention_heads(target)
     width = getattr(target, "head_dim", None) or size // heads
@@ -86,12 +86,12 @@ def layer_config(target: PretrainedConfig) -> Any:
 
 
 class FusedLayer(nn.Module):
-    """The layer. Its caller passes the attention, the only part in which whole texts and trees differ."""
+    """The layer. The caller passes the attention, because only that part differs between whole texts and trees."""
 
     def __init__(self, config: Any):
         super().__init__()
         self.width = config.head_dim
-        self.rotary: nn.Module | None = None  # It is set when the target is known.
+        self.rotary: nn.Module | None = None  # `bind` sets it
         size, inner = config.hidden_size, config.intermediate_size
         queries, pairs = (self.width * n for n in (config.num_attention_heads, config.num_key_value_heads))
         self.token_norm, self.state_norm, self.mlp_norm = (
@@ -123,9 +123,9 @@ class FusedLayer(nn.Module):
 def cached_attention(
     cache: KVCache, mask: Tensor | None, query: Tensor, key: Tensor, value: Tensor
 ) -> Tensor:
-    """Return attention of new tokens over a cache of one layer, after `begin(N)`, which stores them (`Attend`).
+    """Store new tokens in a cache of one layer, after `begin(N)`, and return their attention over it (`Attend`).
 
-    `mask` is Bool [B, 1, N, S'] of the cache; None for plain text.
+    `mask` is Bool [B, 1, N, S'] over the cache; None for plain text.
     """
     added = query.shape[2]
     bias = sdpa_mask(mask, added, cache, query.dtype)
@@ -136,8 +136,8 @@ def cached_attention(
 class PathAttention:
     """Attention of whole texts, one call per step of training (`Attend`), with the masks of a tree's nodes.
 
-    The first call is causal attention over the text. In each later call, position t attends to what it attended to in
-    the first call, and to position t alone of every call since then, the present one included.
+    The first call is causal attention over the text. In each later call, position t attends to the same keys as in the
+    first call, and to the key of position t from every call since then, the current one included.
     """
 
     def __init__(self) -> None:
@@ -176,9 +176,9 @@ class Eagle3Draft(DraftModel):
 
     @torch.no_grad()
     def start_from(self, target: TargetWeights) -> None:
-        """Start the output norm with the gain of the target's final norm, found by running it."""
+        """Set the output norm's gain to that of the target's final norm, measured by running that norm."""
         signs = torch.ones(target.hidden_size, dtype=target.dtype, device=target.device)
-        signs[1::2] = -1  # States have deviation 1, and mean 0 where the norm subtracts the mean.
+        signs[1::2] = -1  # deviation 1, and mean 0 in case the norm subtracts the mean
         gain = (target.final_norm(signs) - target.final_norm(-signs)) / (2 * signs)
         self.output_norm.weight.copy_(gain)
 
@@ -205,9 +205,9 @@ class Eagle3Draft(DraftModel):
         return self.run(self._fused(hidden), next_tokens, cache, cache.positions(hidden.shape[1]), None)
 
     def step(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a as the layer left it, and Norm(a), both [B, N, H]; tokens Long [B, N] are not read.
+        """Return the layer's output a, and Norm(a), both [B, N, H]; tokens Long [B, N] are not read.
 
-        Deeper in the tree `TreeSession` runs the layer before it.
+        Deeper in the tree `TreeSession` runs the layer before this call.
         """
         return states, self.output_norm(states)
 

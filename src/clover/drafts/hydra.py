@@ -1,13 +1,13 @@
-"""Hydra (arXiv 2402.05109): Medusa's heads, each reading the embeddings of all tokens on its path.
+"""Hydra (arXiv 2402.05109): Medusa's heads; each head reads the embeddings of all tokens on its path.
 
-Head i = 1 … N at position t, with the target's hidden state f_t after its final norm and embeddings e of the token
-x_{t+1} that the target itself has produced and of the tokens drafted after it:
+Head i = 1 … N at position t, with the target's hidden state f_t after its final norm, and the embeddings e of the token
+x_{t+1}, which the target itself has produced, and of the tokens drafted after it:
 
     o_i = f_t + V_i SiLU(U_i [f_t ; e(x_{t+1}) ; … ; e(x_{t+i})])    logits = lm_head(o_i), for token x_{t+1+i}
 
-V_i starts at 0, so that the heads start with what the target says of f_t. e are the rows of the target's input
-embedding; they and the lm_head are shared with the target and frozen. Hydra++ puts one decoder layer of the target's
-own kind between f and the heads; it runs once per verified position.
+V_i starts at 0, so that the heads start as the target's own prediction from f_t. The rows e of the target's input
+embedding, and the lm_head, are shared with the target and frozen. Hydra++ adds one decoder layer of the target's own
+kind between f and the heads, which runs once per verified position.
 
 Shapes: H hidden.
 """
@@ -35,7 +35,7 @@ class HydraConfig(DraftConfig):
 
 
 class HydraDraft(DraftModel):
-    """The Hydra draft model. Its own paper's loss is Medusa's; that of Hydra++ is distillation."""
+    """The Hydra draft model. The loss in its paper is Medusa's; the loss of Hydra++ is distillation."""
 
     config: HydraConfig  # pyright: ignore[reportIncompatibleVariableOverride]
     config_class = HydraConfig
@@ -68,7 +68,7 @@ class HydraDraft(DraftModel):
         return hidden if self.prefix is None else self.prefix(hidden, cache=cache)
 
     def step(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the state [f ; e … ] [..., H·(i + 1)], the path's embeddings side by side, and o_i [..., H]."""
+        """Return the state [f ; e … ] [..., H·(i + 1)], with all embeddings of the path, and o_i [..., H]."""
         embedding = self.target.embedding_weight[tokens].to(states.dtype)
         states = torch.cat((states, embedding), dim=-1)
         return states, states[..., : self.target.hidden_size] + self.heads[depth](states)

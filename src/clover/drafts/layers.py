@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PretrainedConfig
 
-NOISE = 0.01  # The standard deviation of the noise that papers call small, on starting values.
+NOISE = 0.01  # the standard deviation of noise on starting values, which papers call small
 MAX_TABLE = 2**26  # bytes
 
 
 @contextmanager
 def float32_by_default() -> Iterator[None]:
-    """Let PyTorch make tensors in float32 inside a ``with`` block, whatever the caller has set."""
+    """Set PyTorch's default dtype to float32 inside a ``with`` block, whatever the caller has set."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -25,7 +25,7 @@ def float32_by_default() -> Iterator[None]:
 
 
 class ResidualBlock(nn.Module):
-    """Medusa's head (2401.10774): `x + SiLU(Linear(x))`, starting as the exact identity."""
+    """Medusa's head (2401.10774): `x + SiLU(Linear(x))`, which starts as the exact identity."""
 
     def __init__(self, hidden_size: int):
         super().__init__()
@@ -38,9 +38,9 @@ class ResidualBlock(nn.Module):
 
 
 def attention_heads(target: PretrainedConfig) -> int:
-    """Return the heads of a draft's attention: the most that divide H, and no more than the target has.
+    """Return the number of heads of a draft's attention: the largest that divides H, up to the target's number.
 
-    That is the target's own number, unless its heads have a width of their own and so need not divide H.
+    It is the target's own number, unless the target sets the width of its heads: then its number need not divide H.
 
     >>> from transformers import Qwen3Config
     >>> attention_heads(Qwen3Config(hidden_size=4096, num_attention_heads=48, head_dim=128))
@@ -51,7 +51,7 @@ def attention_heads(target: PretrainedConfig) -> int:
 
 
 def key_value_heads(target: PretrainedConfig) -> int:
-    """Return the key-value heads that go with `attention_heads`: the target's number, or the most that both share."""
+    """Return the number of key-value heads: the greatest common divisor of the target's and `attention_heads`."""
     heads = attention_heads(target)
     return math.gcd(heads, getattr(target, "num_key_value_heads", None) or heads)
 
@@ -64,20 +64,20 @@ def cosine_weighted(query: Tensor, key: Tensor, value: Tensor, num_heads: int) -
 
 
 def identity_linear(inputs: int, outputs: int) -> nn.Linear:
-    """Return a layer that starts as the identity on its first `outputs` inputs, plus small noise on its weights."""
+    """Return a layer that starts as the identity on its first `outputs` inputs, with small noise on its weights."""
     layer = nn.Linear(inputs, outputs)
     start_linear(layer, torch.eye(outputs, inputs), NOISE)
     return layer
 
 
 def unit_scale(rows: Tensor) -> float:
-    """Return the factor that gives rows of any shape entries of mean square 1, the size of normed states."""
+    """Return the factor that scales the entries of rows to mean square 1, the size of normalised states."""
     length = torch.linalg.vector_norm(rows, dtype=torch.promote_types(rows.dtype, torch.float32))
     return rows.numel() ** 0.5 / float(length)
 
 
 def start_linear(layer: nn.Linear, weight: Tensor, noise: float = 0.0) -> None:
-    """Set a layer to `weight` plus zero-mean Gaussian noise of this standard deviation, its bias to zero."""
+    """Set a layer's weight to `weight` plus Gaussian noise with mean 0 and this standard deviation, its bias to 0."""
     with torch.no_grad():
         layer.weight.copy_(weight + noise * torch.randn_like(weight))
         if layer.bias is not None:
@@ -85,9 +85,9 @@ def start_linear(layer: nn.Linear, weight: Tensor, noise: float = 0.0) -> None:
 
 
 class TokenTable(nn.Module):
-    """What a step computes of a token alone, made once for every token: parts [V, width].
+    """A table of the values in a step that depend only on a token, computed once for every token: parts [V, width].
 
-    With a small vocabulary, a depth of the tree costs a look-up in the place of several products.
+    With a small vocabulary, each depth of the tree needs a look-up instead of several products.
     """
 
     def __init__(self, parts: Sequence[Tensor]):
@@ -101,5 +101,5 @@ class TokenTable(nn.Module):
 
 
 def has_room(rows: Tensor, width: int) -> bool:
-    """Return whether a table of so many columns for embeddings [V, H] stays within 64 MiB."""
+    """Return whether a table with `width` columns, for embeddings [V, H], needs at most 64 MiB."""
     return len(rows) * width * rows.element_size() <= MAX_TABLE

@@ -1,4 +1,4 @@
-"""Read a draft from a directory or a hub, with errors that say what is wrong with it."""
+"""Load a draft from a directory or the hub, with clear errors for files that cannot be used."""
 
 import os
 import warnings
@@ -37,7 +37,7 @@ def load_draft(name_or_path: str | os.PathLike[str], target: TargetWeights) -> D
 
 
 def load_usable(name_or_path: str | os.PathLike[str], target: TargetWeights) -> DraftModel:
-    """Load a draft as `load_draft` does, where it is indispensable: UserError for weights that are not all finite."""
+    """Load a draft like `load_draft`, but raise UserError, without a warning, for weights that are not all finite."""
     draft = _bound(os.fspath(name_or_path), target)
     check_usable(draft, os.fspath(name_or_path))
     return draft
@@ -50,19 +50,19 @@ def check_usable(draft: DraftModel, name: str) -> None:
 
 
 def load_unbound(name_or_path: str | os.PathLike[str]) -> DraftModel:
-    """Load a draft without its target, in the dtype it is stored in; UserError as `load_draft`."""
+    """Load a draft without its target, in its stored dtype; UserError as in `load_draft`."""
     name = os.fspath(name_or_path)
     described, system = _checked(name)
     return _loaded(name, system, getattr(torch, described.get("dtype") or "float32"))
 
 
 def read_config(name_or_path: str | os.PathLike[str]) -> Mapping[str, Any]:
-    """Return the checked config.json of a draft; UserError as `system_of`."""
+    """Return the checked config.json of a draft; UserError as in `system_of`."""
     return _checked(os.fspath(name_or_path))[0]
 
 
 def system_of(name_or_path: str | os.PathLike[str]) -> str:
-    """Return the name of the system of a draft; UserError if no draft is there, or its config.json is damaged."""
+    """Return the name of a draft's system; UserError if no draft is there, or its config.json is damaged."""
     return str(read_config(name_or_path)["model_type"])
 
 
@@ -76,7 +76,7 @@ def find_system(name: str) -> type[DraftModel]:
 
 
 def _checked(name: str) -> tuple[Mapping[str, Any], type[DraftModel]]:
-    """Return what config.json says, checked before anything is built from it, and the class of the system it names."""
+    """Return a draft's config.json and the class of its system, checked before anything is built from it."""
     folder, path = Path(name), Path(name) / "config.json"
     if folder.is_dir() and not path.is_file():
         raise UserError(f"no draft at {name}: it holds no config.json")
@@ -121,7 +121,7 @@ def _bound(name: str, target: TargetWeights) -> DraftModel:
 
 
 def _on_what(described: Mapping[str, Any], target: TargetWeights) -> str:
-    """Say what a draft was trained on, where that is not this target."""
+    """Describe the target that a draft was trained on, if it is not this one."""
     model = described.get("target_name")
     if model is None:
         return "for a target with other weights"
@@ -142,7 +142,7 @@ def _loaded(name: str, system: type[DraftModel], dtype: torch.dtype) -> DraftMod
 
 
 def _built(name: str, system: type[DraftModel], dtype: torch.dtype) -> DraftModel:
-    """Return the draft with the weights of its files, in one dtype."""
+    """Return the draft with the weights from its files, all in one dtype."""
     config = cast(Any, system.config_class).from_pretrained(name)
     _ = config.tree_shape
     _check_sizes(name, system, config)
@@ -158,7 +158,7 @@ def _built(name: str, system: type[DraftModel], dtype: torch.dtype) -> DraftMode
 
 
 def _check_sizes(name: str, system: type[DraftModel], config: Any) -> None:
-    """Raise UserError for a directory whose config.json describes far more weights than its files can hold."""
+    """Raise UserError for a directory whose config.json describes more weights than its files have bytes."""
     held = sum(file.stat().st_size for file in Path(name).glob("*.safetensors"))
     with torch.device("meta"):
         described = sum(weight.numel() for weight in cast(Any, system)(config).parameters())

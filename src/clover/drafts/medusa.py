@@ -4,8 +4,8 @@ Head i = 1 … N at position t, with the target's hidden state f_t after its fin
 
     o_i = f_t + SiLU(W_i f_t + b_i)    logits = lm_head_i(o_i), for token x_{t+1+i}
 
-Every head has its own lm_head, a copy of the target's at first. No head sees the token x_{t+1} that is already known,
-nor what other heads have drafted: the distribution at a depth is the same on every path.
+Every head has its own lm_head, which starts as a copy of the target's. No head reads the token x_{t+1}, which is
+already known, or tokens from other heads. So the distribution at a depth is the same on every path.
 
 Shapes: D heads, H hidden, V vocabulary.
 """
@@ -24,7 +24,7 @@ from clover.target import TargetWeights
 
 
 class MedusaConfig(DraftConfig):
-    """Configuration of a Medusa draft; each head has its `own_lm_head`, as in the paper, or the target's, frozen."""
+    """Configuration of a Medusa draft. Each head has its `own_lm_head`, as in the paper, or the target's frozen one."""
 
     model_type = "medusa"
     own_lm_head: bool = True
@@ -54,7 +54,7 @@ class MedusaDraft(DraftModel):
 
     @torch.no_grad()
     def start_from(self, target: TargetWeights) -> None:
-        """Start every lm_head as the target's."""
+        """Copy the target's lm_head to every head."""
         if self.lm_heads is not None:
             rows = target.lm_head_weight if self.d2t is None else target.lm_head_weight[self.d2t]
             self.lm_heads.copy_(rows.expand_as(self.lm_heads))

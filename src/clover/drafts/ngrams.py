@@ -1,28 +1,28 @@
-"""Where the end of a text stood before, and what followed there: the index of prompt lookup.
+"""The index of prompt lookup: it finds where the end of a text occurred before, and what followed there.
 
-Recall looks for the same on the device, for each node of a tree (`clover.drafts.copies`).
+Recall does the same on the device, for each node of a tree (`clover.drafts.copies`).
 """
 
 from collections.abc import Iterable
 
-_MATCH = 3  # So many tokens must match before prompt lookup proposes what followed.
+_MATCH = 3  # the number of tokens that must match before prompt lookup proposes tokens
 _LONGEST_MATCH = 64  # Longer matches count as this long.
 
 
 class RepeatingText:
-    """A text, and the last earlier place where its end stood. That place is followed while the tokens after it agree.
+    """A text, and the last earlier occurrence of its end. That place moves on with the text while their tokens agree.
 
     Attributes:
-        match: how many tokens at the end also stand before that place; 0 if there is no such place, 64 at most.
-        judged: of each token after the prompt that could have been looked up: the match before it, and whether
-            the token looked up was right. The reader may empty it.
+        match: how many tokens at the end of the text also precede that place, at most 64; 0 if there is no such place.
+        judged: a pair for each token after the prompt that had a proposal: the match before it, and whether the
+            proposed token was right. The reader may clear the list.
     """
 
     def __init__(self, prompt: Iterable[int]):
         self.match = 0
         self.judged: list[tuple[int, bool]] = []
         self._text, self._next = list[int](), 0
-        self._after: dict[tuple[int, ...], int] = {}  # The last place after each run of so many tokens.
+        self._after: dict[tuple[int, ...], int] = {}  # the last place after each run of `_MATCH` tokens
         self.extend(prompt)
         self.judged.clear()
 
@@ -30,7 +30,7 @@ class RepeatingText:
         return len(self._text)
 
     def extend(self, tokens: Iterable[int]) -> None:
-        """Add the tokens that the text goes on with."""
+        """Append tokens to the text."""
         text = self._text
         for token in tokens:
             right = self.match > 0 and text[self._next] == token
@@ -45,7 +45,7 @@ class RepeatingText:
                 self.match = self._matching()
 
     def following(self, count: int) -> list[int]:
-        """Return the `count` tokens that followed, none if none did; at the text's end they go on with themselves.
+        """Return the `count` tokens that followed, or none without a match; at the text's end they repeat.
 
         >>> RepeatingText([1, 2, 3, 9, 1, 2, 3]).following(6)
         [9, 1, 2, 3, 9, 1]
@@ -56,7 +56,7 @@ class RepeatingText:
         return found
 
     def _matching(self) -> int:
-        """Return how many tokens before the place found are also the end of the text."""
+        """Return how many tokens before the place found equal the end of the text."""
         text, place = self._text, self._next
         most = min(_LONGEST_MATCH, place)
         return next((n for n in range(_MATCH, most) if text[place - 1 - n] != text[-1 - n]), most)

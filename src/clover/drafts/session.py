@@ -1,4 +1,4 @@
-"""Sessions: a draft inside one running batch.
+"""Sessions: the state of a draft for one running batch.
 
 Shapes: B batch, A committed positions of one call, P frontier nodes, K nodes drafted since the last commit, T text,
 H hidden, W width of the hidden states that are read, V vocabulary.
@@ -16,20 +16,20 @@ from typing_extensions import Self
 
 from clover.cache import CachedRows, KVCache
 
-Counts = Sequence[int] | Tensor  # The number of real positions of each row: on the host, or Long [B].
+Counts = Sequence[int] | Tensor  # the number of real positions in each row: on the host, or Long [B]
 
 
 class DraftSession(CachedRows):
-    """The draft's side of one running batch. It commits verified positions only, so a step never has to undo anything.
+    """The state of a draft for one running batch. It commits only verified positions, so no step undoes anything.
 
-    The draft's `read` runs over committed positions, of which `cache` keeps what it needs, its `step` at every depth. A
-    tree needs no more than the states of the nodes that were expanded last, unless the draft has a `TreeSession`.
+    The draft's `read` runs over committed positions, and `cache` stores what later positions need; its `step` runs at
+    every depth. A tree needs only the states of the last expanded nodes, unless the draft has a `TreeSession`.
     """
 
     def __init__(self, draft: Any, cache: KVCache):
         self.draft, self.cache = draft, cache
-        self.states = torch.empty(0)  # The states [B, P, H] of the nodes that were expanded last.
-        self.depth = 0  # The number of calls of `advance` since the last `commit`.
+        self.states = torch.empty(0)  # the states [B, P, H] of the last expanded nodes
+        self.depth = 0  # the number of calls of `advance` since the last `commit`
 
     def over(self, cache: Any) -> Self:
         return type(self)(self.draft, cache)
@@ -38,13 +38,13 @@ class DraftSession(CachedRows):
         """Commit positions that the target has run.
 
         Args:
-            hidden: [B, A, W] the target's hidden states there, of the kind `config.hidden_state` names.
-            next_tokens: Long [B, A] the token that follows each of them.
-            counts: how many of the A positions of each sequence are real; the rest is padding at the end. In compiled
-                steps Long [B].
+            hidden: [B, A, W] the target's hidden states there, of the kind `config.hidden_state`.
+            next_tokens: Long [B, A] the token after each position.
+            counts: how many of the A positions are real in each sequence; the others are padding at the end. Long [B]
+                in compiled steps.
 
         Returns:
-            logits [B, V], of the draft's `session_tokens`, after the last committed pair: the first depth of the tree.
+            logits [B, V] over the draft's `session_tokens`, after the last committed pair: the first depth of the tree.
         """
         self.cache.begin(hidden.shape[1])
         states = self.read(hidden, next_tokens)
@@ -53,26 +53,26 @@ class DraftSession(CachedRows):
         return self._logits(last_position(states, counts), last_position(next_tokens, counts))[:, 0]
 
     def advance(self, parents: Tensor, tokens: Tensor) -> Tensor:
-        """Go one depth down; return logits [B, P, V] for the children of these nodes, the frontier of the next call.
+        """Go one depth down; return logits [B, P, V] for the children of these nodes, which are the next frontier.
 
         Args:
-            parents: Long [B, P] for each node the row of its parent in the previous call's logits; 0 on the first call
-                after `commit`, which returns one row.
-            tokens: Long [B, P] the nodes' tokens, in the target's numbering.
+            parents: Long [B, P] for each node, the row of its parent in the previous call's logits; 0 on the first call
+                after `commit`, because `commit` returns one row.
+            tokens: Long [B, P] the nodes' tokens, as the target's ids.
         """
         self.depth += 1
         return self._logits(self._states_of(parents), tokens)
 
     def read(self, hidden: Tensor, next_tokens: Tensor) -> Tensor:
-        """Run the draft's `read` over the cache: states [B, A, H] of [B, A, W] and tokens Long [B, A]."""
+        """Run the draft's `read` over the cache, from [B, A, W] and tokens Long [B, A] to states [B, A, H]."""
         return self.draft.read(hidden, next_tokens, self.cache)
 
     def step(self, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Run the draft's `step` at this depth: states and outputs [B, P, H] of [B, P, H] and tokens Long [B, P]."""
+        """Run the draft's `step` at this depth on [B, P, H] and tokens Long [B, P]; return states and outputs."""
         return self.draft.step(self.depth, parents, tokens)
 
     def _logits(self, parents: Tensor, tokens: Tensor) -> Tensor:
-        """Return logits [B, P, V] after tokens Long [B, P]; a draft that ignores them has one row for all nodes."""
+        """Return logits [B, P, V] after tokens Long [B, P]; a draft that ignores tokens has one row for all nodes."""
         self.states, outputs = self.step(parents, tokens)
         return self.draft.logits(outputs, self.depth).expand(-1, tokens.shape[1], -1)
 
@@ -84,13 +84,13 @@ class DraftSession(CachedRows):
 
 
 class TreeSession(DraftSession):
-    """The session of drafts that attend inside the tree: a node sees the text and its own drafted ancestors.
+    """The session of drafts that attend inside the tree: a node attends to the text and its own drafted ancestors.
 
-    Their `run` is one step for true pairs and for nodes alike. Behind the committed pairs the cache contains, until the
-    next commit, all nodes of the tree.
+    Their `run` computes true pairs and nodes in the same way. Until the next commit, the cache contains all nodes of
+    the tree after the committed pairs.
     """
 
-    paths: Tensor  # Bool [B, P, K] marks the drafted nodes on each frontier node's path, itself included.
+    paths: Tensor  # Bool [B, P, K] marks the drafted nodes on each frontier node's path, including itself
 
     def advance(self, parents: Tensor, tokens: Tensor) -> Tensor:
         rows, nodes = tokens.shape
@@ -121,5 +121,5 @@ def last_position(values: Tensor, counts: Counts) -> Tensor:
 
 
 def shifted(tokens: Tensor, by: int) -> Tensor:
-    """Return tokens [B, T] moved left by `by` places, with token 0 at the end, which the loss leaves out."""
+    """Return tokens [B, T] shifted left by `by` places and padded with token 0, which the loss ignores."""
     return pad(tokens, (0, by))[:, by:]

@@ -1,4 +1,4 @@
-"""How each draft system is trained where the user does not say otherwise, and how the authors of its paper train it."""
+"""The settings of a draft system's training: its defaults, and the recipe of its paper's authors."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,17 +13,17 @@ NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 @checked
 class LossConfig:
-    """Weights of the training loss (`clover.train.losses`); UserError if one is impossible, or the first three are 0.
+    """Weights of the training loss (`clover.train.losses`); UserError if one is invalid, or the first three are 0.
 
     Args:
         distillation_weight: of the soft cross-entropy against the target's distribution.
         regression_weight: of the SmoothL1 between the draft's outputs and the target's hidden states.
-        label_weight: of the cross-entropy against the token that stands in the text.
-        decay: weight of each head relative to the one before.
-        likely_tokens_only: leave out positions where a forced token is none that the target might have emitted
-            (its top 8 within a nucleus of 0.8); they count in the mean, as zero.
-        noise: half-width of uniform noise added to the hidden states the draft reads.
-        relative: whether regression and noise are in units of the deviation of the target's post-norm states.
+        label_weight: of the cross-entropy against the text's token.
+        decay: weight of each head relative to the head before.
+        likely_tokens_only: leave out positions with a forced token that the target itself would hardly emit: outside
+            its top 8 or a nucleus of 0.8. They count as 0 in the mean.
+        noise: half-width of the uniform noise that is added to the hidden states the draft reads.
+        relative: whether regression and noise are in units of the standard deviation of the target's post-norm states.
     """
 
     distillation_weight: NotNegative = 1.0
@@ -43,15 +43,15 @@ class LossConfig:
 
 @dataclass(frozen=True)
 class PaperRecipe:
-    """What `--recipe paper` sets of its authors' training, with AdamW and `TrainingDefaults.paper_loss`.
+    """The settings of the authors that `--recipe paper` applies, with AdamW and `TrainingDefaults.paper_loss`.
 
-    Epochs, tokens of a step and length of the texts stay this project's (`TrainConfig`).
+    Epochs, tokens per step and the length of the texts keep their values from `TrainConfig`.
 
     Args:
-        lr, betas, weight_decay: of AdamW; `lr` is the peak. 0.01 is its own default where a paper names no decay.
-        warm_up: share of the run in which the rate rises to its peak, and stays there or falls (`schedule`). Where the
-            authors name steps, these are divided by those of their own run: ours are shorter.
-        clip_value: largest entry of the gradient; None for no clipping.
+        lr, betas, weight_decay: of AdamW; `lr` is the peak. AdamW's default decay, 0.01, is for papers without one.
+        warm_up: share of the run in which the rate rises to its peak; then it stays or falls (`schedule`). If the
+            authors state steps, the share is those steps divided by all steps of their run, because ours are shorter.
+        clip_value: largest absolute value in the gradient; None for no clipping.
         options: fields of the configuration that differ from their defaults.
     """
 
@@ -66,14 +66,14 @@ class PaperRecipe:
 
 @dataclass(frozen=True)
 class TrainingDefaults:
-    """How a draft system is trained where the user does not say otherwise; measured in docs/development/log.md.
+    """The default training of a draft system; the measurements are in docs/development/log.md.
 
     Attributes:
-        loss: the loss by which the system learns best.
-        optimizer: the optimizer by which the system learns best.
-        depth_curriculum: whether a training of some minutes starts with the first two depths alone.
-        paper_loss: the loss of the system's paper, None where it is not known.
-        paper_recipe: optimizer, rate, clipping and configuration of the paper, None where they are not known.
+        loss: the loss that works best for the system.
+        optimizer: the optimizer that works best for the system.
+        depth_curriculum: whether a training with a limit in minutes starts with only the first two depths.
+        paper_loss: the loss of the system's paper; None if it is not known.
+        paper_recipe: optimizer, rate, clipping and configuration of the paper; None if they are not known.
     """
 
     loss: LossConfig = field(default_factory=LossConfig)
@@ -83,6 +83,6 @@ class TrainingDefaults:
     paper_recipe: PaperRecipe | None = None
 
     def losses(self) -> dict[str, LossConfig]:
-        """Return the losses by name: "default", "paper" where it is known, and "distillation", the same for all."""
+        """Return the losses by name: "default", "paper" if known, and "distillation", the same for all systems."""
         paper = {} if self.paper_loss is None else {"paper": self.paper_loss}
         return {"default": self.loss, **paper, "distillation": LossConfig()}

@@ -1,9 +1,9 @@
 """The part of the target's vocabulary that a draft proposes from (`draft_vocab_size`, `d2t`).
 
-The lm_head is read once per depth of the tree; with a large vocabulary that is most of what drafting costs. A token
-that the draft cannot propose comes from the target, so the text is the same.
+The lm_head is read once per depth of the tree. With a large vocabulary that is most of the cost of drafting. The target
+supplies tokens that the draft cannot propose, so the text is the same.
 
-`d2t`, Long [V'], names the target's token of each draft index, rising. (In EAGLE-3's published files it holds
+`d2t`, Long [V'], is the target's token of each draft index, in rising order. (In EAGLE-3's published files it contains
 differences: token = index + d2t[index].)
 
 Shapes: V target vocabulary, V' draft vocabulary.
@@ -15,11 +15,11 @@ from torch import Tensor
 from clover.errors import UserError
 
 _KEPT_HITS = 0.995
-_LARGE = 16_384  # Below this size an lm_head is read as fast as the rest of a draft.
+_LARGE = 16_384  # below this size, reading the lm_head takes no longer than the rest of a draft
 
 
 def default_size(vocab_size: int) -> int | None:
-    """Return the default V': a quarter of a large vocabulary, as in EAGLE-3 (32,000 of 128,256), None for all.
+    """Return the default V': a quarter of a large vocabulary, as in EAGLE-3 (32,000 of 128,256); None for all tokens.
 
     >>> default_size(49152), default_size(4096)
     (12288, None)
@@ -28,10 +28,10 @@ def default_size(vocab_size: int) -> int | None:
 
 
 def worthwhile_size(hits: Tensor) -> int:
-    """Return how many tokens, the most frequent first, a draft needs so that it loses less than 0.5 % of its hits.
+    """Return how many of the most frequent tokens a draft needs to lose less than 0.5 % of its hits.
 
-    All others cost time at every depth, and the draft is hardly ever right with them (docs/development/log.md).
-    All are kept where the hits are too few to decide.
+    The other tokens cost time at every depth, and are hardly ever right (docs/development/log.md).
+    All tokens are kept if there are too few hits to decide.
 
     Args:
         hits: Long [V'], how often each token was the draft's choice and right.
@@ -44,7 +44,7 @@ def worthwhile_size(hits: Tensor) -> int:
 
 
 def frequent_tokens(counts: Tensor, size: int) -> Tensor:
-    """Return the most frequent tokens by counts Long [V]: Long [size], rising; of equals the lower one.
+    """Return the most frequent tokens by counts Long [V], as Long [size] in rising order; of equals, the lower.
 
     >>> frequent_tokens(torch.tensor([5, 0, 7, 5]), 2)
     tensor([0, 2])
@@ -59,7 +59,7 @@ def check_size(size: int, vocab_size: int) -> None:
 
 
 def check_map(d2t: Tensor, vocab_size: int) -> None:
-    """Raise UserError unless d2t names tokens of a target with `vocab_size` of them, each once, rising."""
+    """Raise UserError unless d2t lists tokens below `vocab_size`, each once and in rising order."""
     if d2t.dtype != torch.long:
         raise UserError(f"the draft's d2t holds {d2t.dtype}, not token ids; {_MEND}")
     if int(d2t[0]) < 0 or int(d2t.max()) >= vocab_size:
@@ -72,12 +72,12 @@ _MEND = "its files are damaged: train the draft again"
 
 
 def target_tokens(d2t: Tensor | None, indices: Tensor) -> Tensor:
-    """Return the target's tokens Long [...] of draft indices Long [...]; d2t is None for the whole vocabulary."""
+    """Map draft indices Long [...] to the target's tokens Long [...]; d2t is None for the whole vocabulary."""
     return indices if d2t is None else d2t[indices]
 
 
 def over_all_tokens(values: Tensor, d2t: Tensor | None, vocab_size: int, missing: float) -> Tensor:
-    """Return values [..., V'] of the draft's tokens as [..., V] of the target's, with `missing` for all others.
+    """Expand values [..., V'] of the draft's tokens to [..., V] of all the target's, with `missing` for the others.
 
     >>> over_all_tokens(torch.tensor([0.2, 0.8]), torch.tensor([1, 3]), 5, 0.0)
     tensor([0.0000, 0.2000, 0.0000, 0.8000, 0.0000])
@@ -88,7 +88,7 @@ def over_all_tokens(values: Tensor, d2t: Tensor | None, vocab_size: int, missing
 
 
 def draft_indices(d2t: Tensor, vocab_size: int) -> Tensor:
-    """Return where each of the target's tokens stands in d2t, Long [V]; -1 for those that are not there.
+    """Return the index of each of the target's tokens in d2t, Long [V]; -1 for tokens that are not in it.
 
     >>> draft_indices(torch.tensor([1, 3]), 5)
     tensor([-1,  0, -1,  1, -1])

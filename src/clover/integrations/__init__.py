@@ -1,1 +1,1 @@
-"""Clover inside other libraries, one file each; the only places that know how those libraries generate."""
+"""Clover inside other libraries, one file each. Only these files use the internals of those libraries."""

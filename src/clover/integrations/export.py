@@ -1,6 +1,6 @@
-"""Write a draft as other engines load it: `clover export`.
+"""Write a draft in the format of another engine: `clover export`.
 
-The weights stay as they are, in safetensors; config.json becomes that of the engine. See docs/vllm.md.
+The weights are unchanged, in safetensors; config.json is written for the engine. See docs/vllm.md.
 """
 
 import json
@@ -26,11 +26,11 @@ _SPECULATORS = "0.9.0"  # the release of the library whose schema the tests chec
 def export(
     to: str, draft: str, output: Path, target: str | None = None, drafted: int = 2, overwrite: bool = False
 ) -> str | None:
-    """Write a draft's directory for another engine: "vllm", or "speculators", the convention of that library.
+    """Write a draft's directory for another engine: "vllm", or "speculators" for the format of that library.
 
-    The draft is a directory, a name on the hub, or an embedded one; the speculators format names `target`, None
-    for none, and `drafted` tokens per step. UserError if it cannot be used, or cannot run there; nothing is written
-    then. Returns what the draft loses there; None for nothing.
+    The draft is a directory, a name on the hub, or an embedded one. The speculators format contains `target`, unless it
+    is None, and `drafted` tokens per step. UserError, before anything is written, if the draft cannot be used, or
+    cannot run there. Returns a description of what the draft loses there; None if it loses nothing.
     """
     if target is not None:
         check_no_gguf(target)
@@ -48,7 +48,7 @@ def export(
 
 
 def check_no_gguf(name: str) -> None:
-    """Raise UserError, which has the command that writes a directory in its place, for a target in a GGUF file."""
+    """Raise UserError for a target in a GGUF file, with the command that converts it to a directory."""
     if is_gguf(name):
         folder = json.dumps(f"{Path(name).stem}-hf")
         load = f'from clover.target import TargetModel as T; t = T.load({json.dumps(name)}, "float32")'
@@ -60,7 +60,7 @@ def check_no_gguf(name: str) -> None:
 
 
 def _check(draft: DraftModel, name: str, drafted: int) -> None:
-    """Raise UserError for a draft that vLLM's driver cannot run, or that cannot draft so many tokens."""
+    """Raise UserError for a draft that vLLM's driver cannot run, or that cannot draft `drafted` tokens."""
     system, config = draft.config.model_type, draft.config
     if system not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
@@ -91,7 +91,7 @@ def _check(draft: DraftModel, name: str, drafted: int) -> None:
 
 
 def _vllm(draft: DraftModel, stored: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration that vLLM reads as a small LLaMA's, with an architecture that the plugin registers."""
+    """Return a configuration that vLLM reads as a small LLaMA's, with an architecture registered by the plugin."""
     shape: Any = draft.config.target_shape
     return {
         "architectures": [ARCHITECTURES[stored["model_type"]]],
@@ -104,7 +104,7 @@ def _vllm(draft: DraftModel, stored: dict[str, Any]) -> dict[str, Any]:
         "vocab_size": shape.vocab_size,
         "max_position_embeddings": shape.max_position_embeddings,
         "tie_word_embeddings": False,
-        "index_share_for_mtp_iteration": True,  # By this, model runner V1 distinguishes pass 0 from later ones.
+        "index_share_for_mtp_iteration": True,  # model runner V1 announces pass 0 if this is set
         "clover": stored,
     }
 
@@ -112,7 +112,7 @@ def _vllm(draft: DraftModel, stored: dict[str, Any]) -> dict[str, Any]:
 def _speculators(
     draft: DraftModel, stored: dict[str, Any], target: str | None, drafted: int
 ) -> dict[str, Any]:
-    """Return the convention's configuration: its own fields, and those of the draft."""
+    """Return the configuration of the speculators format: its own fields, and those of the draft."""
     system = stored["model_type"]
     method = {"proposal_type": "greedy", "speculative_tokens": drafted}
     verifier = {"name_or_path": target, "architectures": draft.config.target_shape.architectures or []}

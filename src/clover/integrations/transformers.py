@@ -1,9 +1,9 @@
-"""Speculative decoding as one more argument of transformers' own `generate`.
+"""Speculative decoding through an argument of transformers' own `generate`.
 
 >>> fast = clover.speculative("path/to/draft")                                          # doctest: +SKIP
 >>> model.generate(**inputs, custom_generate=fast, max_new_tokens=64, do_sample=True)   # doctest: +SKIP
 
-`generate` prepares prompts, logits processors and stopping criteria as always; the engine runs in place of its loop.
+`generate` prepares prompts, logits processors and stopping criteria as usual; the engine replaces its decoding loop.
 
 Shapes: B rows of the batch, T columns of the (left-padded) prompts.
 """
@@ -54,22 +54,21 @@ def speculative(
 ) -> Speculative:
     """Make the `custom_generate` argument of `model.generate` that decodes with a draft.
 
-    The model must use SDPA attention, or eager if its class has no SDPA, and be in evaluation mode; its weights,
-    layers and methods are left alone. What is set up for it is kept with the model, for the last two drafts and trees.
-    Seeds come from PyTorch's generator, so that `torch.manual_seed` reproduces a sampled run. With
-    `return_dict_in_generate` only sequences are returned. UserError if the tree cannot be read; from `generate`, before
-    anything is generated, if a model or draft does not fit or an option cannot be honoured, such as beam search, or
-    returned scores.
+    The model must use SDPA attention, or eager if its class has no SDPA, and be in evaluation mode. Its weights, layers
+    and methods are not changed. The engines for the last two drafts and trees are kept with the model. Seeds come from
+    PyTorch's generator, so `torch.manual_seed` reproduces a sampled run. With `return_dict_in_generate` only sequences
+    are returned. UserError if the tree cannot be parsed. `generate` raises UserError, before it generates anything, if
+    a model or draft does not fit, or an option is not supported, such as beam search or returned scores.
 
     Args:
-        draft: directory, hub name, or a draft already in the model's dtype and on its device. Left out where the tree
-            needs none, or where the package has one for the model.
-        tree: what drafts, as in `clover.load`: tree="lookup" copies from the text and needs no draft.
-        tokenizer: the model's, needed for `stop_strings` only.
-        streamer: gets the prompts, then the new tokens. These two are arguments of `generate` that transformers does
-            not pass on to a `custom_generate` function; `assistant_model` and `synced_gpus` are others, and do nothing.
-        processors: classes of logits processors of one's own that look at a text and its scores alone, and keep
-            nothing from call to call: they also see texts that end in drafted tokens.
+        draft: directory, hub name, or a draft already in the model's dtype and on its device; not needed if the tree
+            needs no draft, or the package has one for the model.
+        tree: the tree to draft, as in `clover.load`; tree="lookup" copies from the text and needs no draft.
+        tokenizer: the model's tokenizer, needed only for `stop_strings`.
+        streamer: gets the prompts, then the new tokens. transformers does not pass this argument and `tokenizer` on to
+            a `custom_generate` function, and neither `assistant_model` and `synced_gpus`, which have no effect.
+        processors: your own classes of logits processors, which must depend only on a text and its scores, and keep no
+            state between calls, because they also see texts that end in drafted tokens.
     """
     return Speculative(draft, parse_tree(tree), tokenizer, streamer, tuple(processors))
 
@@ -94,7 +93,7 @@ class Speculative:
         stop_strings: str | list[str] | None = None,
         **model_kwargs: Any,
     ) -> Tensor | GenerateDecoderOnlyOutput:
-        """Decode what `generate` has prepared, Long [B, T], where the attention mask hides padding on the left.
+        """Decode the prompts that `generate` has prepared, Long [B, T]; the attention mask hides padding on the left.
 
         Returns Long [B, T + new tokens]: prompts and new tokens, padded on the right.
         """
@@ -155,9 +154,9 @@ def _requests(
 
 @dataclass
 class _Engines:
-    """The engines that were set up for one model, in the model's `__dict__`; neither copied nor saved with it.
+    """The engines for one model, in the model's `__dict__`; they are neither copied nor saved with it.
 
-    Of the engines, by draft and tree, only those used last are kept: each has a draft.
+    Only the engines used last, by draft and tree, are kept, because each holds a draft in memory.
     """
 
     state: tuple[Any, ...] | None = None
@@ -169,7 +168,7 @@ class _Engines:
 
 
 def _engine(model: hf.PreTrainedModel, asked: Speculative) -> Engine:
-    """Return the model's engine with this draft; it is set up once, unless the model is moved or changed."""
+    """Return the model's engine for this draft; it is made once, and again if the model is moved or changed."""
     training = next((name for name, module in model.named_modules() if module.training), None)
     if training is not None:
         part = f" (its part {training}, such as an adapter that was added later)" if training else ""
@@ -195,9 +194,9 @@ def _engine(model: hf.PreTrainedModel, asked: Speculative) -> Engine:
 
 
 def _contents(model: hf.PreTrainedModel) -> Iterator[Any]:
-    """Yield what the engine has copies of: modules with their hooks, and the versions of all weights.
+    """Yield the parts of the model that the engine copies: modules with their hooks, and the versions of all weights.
 
-    It is compared at each call, because a copy of weights that were changed since would write other texts in silence.
+    Each call compares them, because an outdated copy of weights would write other texts without an error.
     """
     for module in model.modules():
         yield module, len(module._forward_hooks), len(module._forward_pre_hooks), vars(module).get("forward")
@@ -205,7 +204,7 @@ def _contents(model: hf.PreTrainedModel) -> Iterator[Any]:
 
 
 def _bind(draft: DraftModel, target: TargetWeights) -> None:
-    """Bind a draft to the target; it may have served another one since the last call."""
+    """Bind a draft to the target, because it may have been bound to another one since the last call."""
     if (draft.device, draft.dtype) != (target.device, target.dtype):
         raise UserError(
             f"the draft is {draft.dtype} on {draft.device}, the model {target.dtype} on {target.device}; "
@@ -216,7 +215,7 @@ def _bind(draft: DraftModel, target: TargetWeights) -> None:
 
 
 def _wrapped(model: hf.PreTrainedModel) -> TargetWeights:
-    """Return the model as a target, without freezing it for its owner."""
+    """Return the model as a target; the owner's weights keep `requires_grad`."""
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     try:
         return TargetModel(model)
@@ -226,9 +225,9 @@ def _wrapped(model: hf.PreTrainedModel) -> TargetWeights:
 
 
 class _GenerateRows:
-    """The batch as `generate` would have it: all rows up to one column, and which of them have ended.
+    """The batch as in `generate`: all rows up to one column, and which rows have ended.
 
-    Without an end-of-sequence token rows that have ended go on until all have, as they do there.
+    Without an end-of-sequence token, rows continue after their end until all rows have ended, as in `generate`.
     """
 
     def __init__(self, input_ids: Tensor, criteria: hf.StoppingCriteriaList, pad: Tensor | None):
@@ -236,12 +235,12 @@ class _GenerateRows:
         self._pads = any(hasattr(criterion, "eos_token_id") for criterion in criteria)
         self._pad = 0 if pad is None else int(pad)
         self._ended = [False] * len(input_ids)
-        self._waiting = [deque[int]() for _ in input_ids]  # tokens of each row in columns to come
+        self._waiting = [deque[int]() for _ in input_ids]  # tokens of each row for later columns
 
     def decode(self, decoding: Scheduler, streamer: Any | None) -> None:
         """Decode until every row has ended; a streamer gets the new tokens column by column, each Long [B].
 
-        UserError where a row's next token cannot be chosen, after the streamer has all columns before it.
+        UserError if a row's next token cannot be chosen; the streamer first gets all columns before that token.
         """
         error = ""
         while not all(self._ended) and not error:
@@ -262,11 +261,11 @@ class _GenerateRows:
             raise UserError(error)
 
     def _over(self, row: int) -> bool:
-        """Return whether a row gets nothing but padding."""
+        """Return whether a row gets only padding."""
         return self._pads and self._ended[row]
 
     def _add(self, column: Tensor, decoding: Scheduler, streamer: Any | None) -> None:
-        """Add a column and call the criteria as `generate` would."""
+        """Append a column, and call the criteria as `generate` does."""
         self.sequences = torch.cat([self.sequences, column[:, None]], dim=1)
         if streamer is not None:
             streamer.put(column.cpu())

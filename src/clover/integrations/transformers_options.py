@@ -1,6 +1,6 @@
-"""What transformers' `generate` prepared, in the engine's words; whatever has no equal there is an error.
+"""Translate what transformers' `generate` prepared into the engine's options; an unsupported feature is an error.
 
-The logits processors and stopping criteria are read themselves, not the options they came from: none can be missed.
+Logits processors and stopping criteria are read, not the options behind them, so that no option is missed.
 
 Shapes: B rows of the batch, T columns of the (left-padded) prompts, P texts of one length, V vocabulary.
 """
@@ -17,7 +17,7 @@ from transformers.generation.configuration_utils import GenerationMode
 
 from clover.errors import UserError
 
-# These processors have a field of SamplingParams, which does the same, and an attribute; in the Sampler's order.
+# Processors that a field of SamplingParams replaces: the field, and the processor's attribute, in the Sampler's order.
 _FIELDS: dict[type, tuple[str, str]] = {
     hf.RepetitionPenaltyLogitsProcessor: ("repetition_penalty", "penalty"),
     hf.TemperatureLogitsWarper: ("temperature", "temperature"),
@@ -25,7 +25,7 @@ _FIELDS: dict[type, tuple[str, str]] = {
     hf.TopPLogitsWarper: ("top_p", "top_p"),
     hf.MinPLogitsWarper: ("min_p", "min_p"),
 }
-# These, too, look at a text and its scores alone.
+# Further processors that depend only on a text and its scores.
 _OF_TEXT = (
     *(hf.NoRepeatNGramLogitsProcessor, hf.MinLengthLogitsProcessor, hf.MinNewTokensLengthLogitsProcessor),
     *(hf.ForcedBOSTokenLogitsProcessor, hf.ForcedEOSTokenLogitsProcessor, hf.ExponentialDecayLengthPenalty),
@@ -42,12 +42,12 @@ _IMAGES = "mm_encoder_outputs"  # encoded images; empty where a prompt has none
 
 
 def refused(what: str) -> UserError:
-    """Return the error for an option without an equal."""
+    """Return the error for an unsupported option."""
     return UserError(f"speculative decoding cannot honour {what}; leave it out, or leave custom_generate out")
 
 
 def check_generate_options(config: hf.GenerationConfig, arguments: Mapping[str, Any]) -> None:
-    """Raise UserError for a generation mode, an option or an argument of `generate` that cannot be honoured."""
+    """Raise UserError for a generation mode, an option or an argument of `generate` that is not supported."""
     mode = config.get_generation_mode()
     if mode not in (GenerationMode.GREEDY_SEARCH, GenerationMode.SAMPLE):
         raise refused(f"the generation mode {mode.value}")
@@ -68,10 +68,10 @@ def check_generate_options(config: hf.GenerationConfig, arguments: Mapping[str, 
 
 
 def check_model(model: hf.PreTrainedModel, rows: int) -> None:
-    """Raise UserError for a model that `generate` would run in another way than its class does.
+    """Raise UserError for a model that `generate` runs in another way than the model's class.
 
-    PEFT's prompt tuning, p-tuning and prefix tuning replace the method that prepares inputs, to put virtual tokens
-    before them; its `adapter_names` choose an adapter for each row, and rows leave the batch when they end.
+    PEFT's prompt tuning, p-tuning and prefix tuning replace the method that prepares inputs, to insert virtual tokens.
+    PEFT's `adapter_names` choose an adapter for each row, but here rows leave the batch when they end.
     """
     name = "prepare_inputs_for_generation"
     owner = next((kind for kind in type(model).__mro__ if name in vars(kind)), hf.PreTrainedModel)
@@ -85,9 +85,9 @@ def check_model(model: hf.PreTrainedModel, rows: int) -> None:
 
 
 def read_prompts(input_ids: Tensor, mask: Tensor | None, positions: Tensor | None) -> list[tuple[int, ...]]:
-    """Return the tokens of each row of input_ids Long [B, T] without its padding, where the mask [B, T] is 0.
+    """Return the tokens of each row of input_ids Long [B, T], without padding, which has 0 in the mask [B, T].
 
-    UserError for positions Long [B, T] that do not follow from the mask, and for padding elsewhere than on the left.
+    UserError for positions Long [B, T] that do not match the mask, and for padding that is not on the left.
     """
     if input_ids.shape[1] == 0:
         raise refused("inputs_embeds or an empty prompt")
@@ -102,7 +102,7 @@ def read_prompts(input_ids: Tensor, mask: Tensor | None, positions: Tensor | Non
 
 @dataclass(frozen=True)
 class Ends:
-    """Where `generate` ends rows: at `max_length` columns, and after tokens `eos` in columns from `prompt` on."""
+    """The ends of rows in `generate`: at `max_length` columns, or after an `eos` token in columns from `prompt` on."""
 
     prompt: int
     max_length: int
@@ -117,10 +117,10 @@ class Ends:
 
 @dataclass(frozen=True, eq=False)
 class _RowProcessors:
-    """The processors as `generate` runs them, on texts of one row; `padding` Long [1, …] is what they see before it.
+    """The processors as `generate` runs them, on texts of one row, after its `padding` Long [1, …].
 
-    `generate` shows them no text that has ended, and drafted tokens may go on after the end. The scores of such texts
-    stay as they are.
+    `generate` never passes them a text that has ended, but drafted tokens may continue after the end. The scores of
+    such texts are returned unchanged.
     """
 
     processors: hf.LogitsProcessorList
@@ -143,11 +143,10 @@ def row_options(
     ends: Ends,
     own: Collection[type] = (),
 ) -> list[dict[str, Any]]:
-    """Return fields of each row's SamplingParams, without the seed, that do what the processors do.
+    """Return fields of each row's SamplingParams, without the seed, that are equivalent to the processors.
 
-    Where no fields do, the processors themselves are run at every node of a tree: those known here, and the classes
-    `own`, because they look at nothing but a text and its scores. `padding` is that of each row's prompt, Long [1,
-    …].
+    If no fields are, the processors themselves run at every node of a tree: those listed in this file, and the classes
+    `own`, because they depend only on a text and its scores. `padding` is the padding of each row, Long [1, …].
     """
     options = _fields(processors, [part.shape[1] for part in padding], do_sample)
     if options is not None:
@@ -164,7 +163,7 @@ def row_options(
 
 
 def _of_row(processor: Any, row: int) -> hf.LogitsProcessor:
-    """Return the same processor for one row alone, if it distinguishes the rows of a batch."""
+    """Return the processor for a single row, if it distinguishes the rows of a batch; otherwise return it unchanged."""
     match processor:
         case hf.PrefixConstrainedLogitsProcessor():
             allowed = processor._prefix_allowed_tokens_fn
@@ -177,7 +176,7 @@ def _of_row(processor: Any, row: int) -> hf.LogitsProcessor:
 def _fields(
     processors: Sequence[Any], padding: Sequence[int], do_sample: bool | None
 ) -> dict[str, float] | None:
-    """Return fields of SamplingParams that do what all the processors do, in the same order; None if there are none."""
+    """Return fields of SamplingParams that are equivalent to all processors, in their order; None if there are none."""
     known, options = list(_FIELDS), {"temperature": 1.0} if do_sample else {}
     places = [known.index(type(one)) if type(one) in known else -1 for one in processors]
     if places != sorted(set(places)) or -1 in places:
@@ -186,7 +185,7 @@ def _fields(
         ignored = getattr(processor, "prompt_ignore_length", None)
         penalty = isinstance(processor, hf.RepetitionPenaltyLogitsProcessor)
         if penalty and ignored is None and any(padding):
-            return None  # it sees the padding, which the engine has not
+            return None  # because it reads the padding, which the engine does not have
         if ignored is not None and (isinstance(ignored, int) or ignored.tolist() != list(padding)):
             return None
         if (
@@ -195,13 +194,13 @@ def _fields(
         ):
             return None
         name, attribute = _FIELDS[type(processor)]
-        if do_sample or name == "repetition_penalty":  # no warper changes which token is the likeliest
+        if do_sample or name == "repetition_penalty":  # because no warper changes the most probable token
             options[name] = getattr(processor, attribute)
     return options
 
 
 def read_ends(criteria: Iterable[hf.StoppingCriteria], prompt: int) -> Ends:
-    """Return the ends of rows whose prompts, padding included, are `prompt` columns long."""
+    """Return the ends of rows, for prompts of `prompt` columns, padding included."""
     lengths, eos = [], set[int]()
     for criterion in criteria:
         if isinstance(criterion, hf.MaxLengthCriteria):

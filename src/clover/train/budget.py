@@ -1,4 +1,4 @@
-"""How much of a run's budget is spent, and what follows from that: learning rate, depths, size of a step."""
+"""Track how much of a run's budget is spent, and derive learning rate, depths and step size from it."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from clover.drafts import DraftModel
 from clover.train.config import TrainConfig
 
 _FEW_DEPTHS = 2
-_HELD_OUT_TOKENS, _HELD_OUT_SHARE = (2**11, 2**15), 1 / 16  # The least and the most tokens of a step.
-_STEP_GROWTH = 0.5  # The tokens of a step are so many times the root of the tokens learnt.
+_HELD_OUT_TOKENS, _HELD_OUT_SHARE = (2**11, 2**15), 1 / 16  # The limits and the share.
+_STEP_GROWTH = 0.5  # A step has this many times the square root of the tokens learnt.
 _PASS_TOKENS, _GPU_PASS_TOKENS = {"cpu": 512}, 4096  # The tokens of a forward pass by kind of device.
 _START = 1e-3  # The warm-up begins at this share, so that the first step has a rate above 0.
 
 
 def step_tokens(config: TrainConfig, tokens: int) -> float:
-    """Return the least tokens that the next optimizer step learns from, when `tokens` have been learnt.
+    """Return the minimum number of tokens in the next optimizer step, after `tokens` have been learnt.
 
-    The batch size above which a gradient is hardly less noisy grows with the root of the tokens, whatever the size of
-    the model (2410.21676, §4); so a short run takes many small steps, and a long one ends with large ones.
+    Beyond the critical batch size, a larger batch hardly makes the gradient less noisy. That size grows with the square
+    root of the tokens, for models of any size (2410.21676, §4). So short runs take many small steps.
     """
     return config.step_tokens or _STEP_GROWTH * math.sqrt(tokens)
 
 
 def pass_tokens(device: str) -> int:
-    """Return the tokens of a forward pass that keep a kind of device busy."""
+    """Return how many tokens in a forward pass keep this kind of device busy."""
     return _PASS_TOKENS.get(device, _GPU_PASS_TOKENS)
 
 
 class TrainingBudget:
-    """Counts steps, tokens and seconds of a run, and compares them with what the options allow.
+    """A counter of the steps, tokens and seconds of a run, which compares them with the limits in the options.
 
     Args:
         config: steps, minutes and epochs.
-        batches: where the texts are.
-        clock: seconds that only rise.
+        batches: the source of the texts.
+        clock: a monotonic clock, in seconds.
 
     Attributes:
         step, tokens: optimizer steps, and tokens without padding, of the whole run, resumed parts included.
@@ -53,7 +53,7 @@ class TrainingBudget:
         self._started = self._clock()
 
     def resume(self, step: int, tokens: int, seconds: float) -> None:
-        """Go on from what an interrupted run has spent."""
+        """Continue from the counts of an interrupted run."""
         self.step, self.tokens, self._before = step, tokens, seconds
 
     def count(self, batches: Sequence[TextBatch]) -> None:
@@ -68,7 +68,7 @@ class TrainingBudget:
 
     @property
     def spent(self) -> float:
-        """Return the share (0 … 1) that is spent: the larger of steps and time, or else that of epochs."""
+        """Return the share (0 … 1) that is spent: the larger share of steps and time, or the share of epochs."""
         config = self._config
         if config.only_fits:
             return 1.0
@@ -81,7 +81,7 @@ class TrainingBudget:
 
     @property
     def is_spent(self) -> bool:
-        """Return whether the run ends here; the smallest budget is one step, unless the options say 0."""
+        """Return whether the run ends here; every run takes at least one step, unless the options set 0 steps."""
         return (self.step > 0 or self._config.only_fits) and self.spent >= 1
 
     @property
@@ -97,14 +97,14 @@ class TrainingBudget:
 
     @property
     def step_tokens(self) -> float:
-        """Return the least number of tokens that the next step learns from."""
+        """Return the minimum number of tokens in the next step."""
         return step_tokens(self._config, self.tokens)
 
     @property
     def held_out_tokens(self) -> int:
-        """Return how many held-out tokens are measured at the end: 1/16 of those learnt, from 2,048 to 32,768.
+        """Return how many held-out tokens are measured at the end: 1/16 of those learnt, between 2,048 and 32,768.
 
-        Where nothing is learnt, 32,768.
+        If nothing is learnt, the number is 32,768.
         """
         least, most = _HELD_OUT_TOKENS
         if self._config.only_fits:
@@ -114,7 +114,7 @@ class TrainingBudget:
     def depths(self, draft: DraftModel) -> int:
         """Return how many depths of the draft the next step trains.
 
-        Few depths take less time, so they make more steps of a budget of minutes, and of no other.
+        Fewer depths take less time. So they allow more steps, but only if the budget is in minutes.
         """
         config, every = self._config, draft.trained_depths
         few = (

@@ -1,9 +1,9 @@
-"""How many tokens of a greedy chain the target would accept in held-out texts: the τ that a training reports.
+"""Estimate the τ of a greedy chain on held-out texts, without decoding. Training reports it.
 
-The heads were measured at every position of a text, forced with its tokens. So one walk along it shows the steps that
-decoding would take there: each accepts what the heads get right in a row, and the next begins behind that.
+The outputs of all heads are known at every position of a text, forced with its tokens. So one walk along the text finds
+the steps of decoding: a step accepts the consecutive right heads, and the next step begins after them.
 
-Shapes: B texts, T tokens, D heads, H hidden, V' the draft's vocabulary; r positions that are looked at together.
+Shapes: B texts, T tokens, D heads, H hidden, V' the draft's vocabulary; r positions that are processed together.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from clover.train.losses import chunk_rows, target_logits_of
 
 @dataclass(frozen=True)
 class ChainEstimate:
-    """The acceptance of a greedy chain along texts, of how many tokens, and how many of these the target would choose.
+    """The acceptance of a greedy chain along texts.
 
-    Where the target wrote the texts greedily, it would choose all of them.
+    `tokens` counts the tokens measured, and `own` those that are the target's first choice: all, in its greedy texts.
     """
 
     acceptance: Acceptance
@@ -40,7 +40,7 @@ class ChainEstimate:
 
 
 def walk(draft: DraftModel, batch: TextBatch, features: Features, outputs: Tensor) -> ChainEstimate:
-    """Return the estimate of a chain of D tokens in a batch, from the outputs [D, B, T, H] of all heads."""
+    """Estimate a chain of D tokens in a batch, from the outputs [D, B, T, H] of all heads."""
     right, best = _right(draft, batch, features, outputs)
     chosen = best[:, 1:-1][batch.predicted_mask[:, 2:]]
     own = chosen == batch.tokens[:, 2:][batch.predicted_mask[:, 2:]]
@@ -56,10 +56,10 @@ def walk(draft: DraftModel, batch: TextBatch, features: Features, outputs: Tenso
 
 
 def _right(draft: DraftModel, batch: TextBatch, features: Features, outputs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return whether each head's first choice at a position is the target's own token, and learnt: Long [B, T, D].
+    """Return 1 where a head's first choice is the target's choice for a learnt token, otherwise 0: Long [B, T, D].
 
-    Return also the target's choices after each position, Long [B, T], -1 where the next token is not learnt.
-    Heads behind one that is wrong are not asked, and count as wrong: a chain ends there.
+    Return also the target's choice after each position, Long [B, T]; -1 if the next token is not learnt.
+    Heads after a wrong one are not evaluated, and count as wrong, because the chain ends there.
     """
     learnt, depth, length = batch.predicted_mask, len(outputs), batch.tokens.shape[1]
     vocab_size, device = draft.target.vocab_size, outputs.device

@@ -1,7 +1,7 @@
-"""Training state in one safetensors file: tensors as they are, everything else as JSON in the file's header.
+"""Save and load the state of a training in one safetensors file. All that is not tensors is JSON in its header.
 
-It contains modules, optimizers, torch's random number state and the caller's own values, and gets its final name only
-when it is whole. Nothing is pickled. What was saved comes back bit for bit.
+The file contains modules, optimizers, torch's random number state and the caller's own values. It gets its final name
+only when it is complete. Nothing is pickled, and every value is restored bit for bit.
 """
 
 import json
@@ -27,7 +27,7 @@ _FORMAT = "clover-checkpoint-2"
 
 @dataclass(frozen=True)
 class _Header:
-    """What is no tensor: the caller's values, and the parameter groups of each optimizer."""
+    """The values that are not tensors: the caller's own, and the parameter groups of each optimizer."""
 
     state: dict[str, Any]
     optimizers: dict[str, list[dict[str, Any]]]
@@ -39,10 +39,10 @@ def save_checkpoint(
     optimizers: Mapping[str, Optimizer],
     state: Mapping[str, Any],
 ) -> None:
-    """Write the training state to the file `path`, which contains the old or the whole new state at any time.
+    """Write the training state to the file `path`, which always contains either the old state or the whole new one.
 
-    Of the modules frozen parameters are left out, and one that a module has twice is written once. The state of
-    optimizers must be tensors, the caller's own values anything that JSON can express.
+    Frozen parameters are left out, and a shared parameter is written once. The state of the optimizers must be tensors;
+    the caller's own values must be valid in JSON.
     """
     if Path(path).is_dir():
         raise UserError(f"{path} is a directory; a checkpoint is one file")
@@ -66,7 +66,7 @@ def load_checkpoint(
     modules: Mapping[str, nn.Module],
     optimizers: Mapping[str, Optimizer],
 ) -> dict[str, Any]:
-    """Bring modules, optimizers and the random number state back to the state in `path`; return the caller's values.
+    """Restore modules, optimizers and the random number state from `path`; return the caller's own values.
 
     UserError if the file cannot be read, is damaged, or was saved from other modules or optimizers.
     """
@@ -91,7 +91,7 @@ def load_checkpoint(
 
 
 def _tensors(modules: Mapping[str, nn.Module]) -> dict[str, Tensor]:
-    """Return trained parameters and persistent buffers of the modules, and the random number state of the CPU."""
+    """Return the modules' trained parameters and persistent buffers, and the CPU's random number state."""
     found = {"random.cpu": torch.get_rng_state()}
     for name, module in modules.items():
         saved = module.state_dict(keep_vars=True)
@@ -128,7 +128,7 @@ def _load_optimizer(
 def _check_optimizer(
     optimizer: Optimizer, state: Mapping[int, Mapping[str, Tensor]], groups: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Raise ValueError for what `load_state_dict` accepts and the first step could not use."""
+    """Raise ValueError for values that `load_state_dict` accepts, but that fail in the first step."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for index, entry in state.items():
         shape = parameters[index].shape if 0 <= index < len(parameters) else None
@@ -142,7 +142,7 @@ def _check_optimizer(
 
 
 def _alike(own: Any, saved: Any) -> bool:
-    """Return True if numbers are saved where there are numbers; other values are not compared."""
+    """Return True if every number was saved as a finite number; other values are not compared."""
     if isinstance(own, tuple):
         return isinstance(saved, tuple) and len(own) == len(saved) and all(map(_alike, own, saved))
     return not _is_number(own) or (_is_number(saved) and abs(saved) <= sys.float_info.max)
@@ -153,7 +153,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _owned(tensor: Tensor) -> Tensor:
-    """Return a tensor as the file format requires it: on the CPU, contiguous, with a storage of its own."""
+    """Return a tensor as the file format requires: on the CPU, contiguous, and with its own storage."""
     tensor = tensor.detach().cpu().contiguous()
     whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
     return tensor if whole else tensor.clone()

@@ -1,4 +1,4 @@
-"""What a training run depends on."""
+"""The options of a training run."""
 
 import json
 from dataclasses import asdict, field
@@ -15,7 +15,7 @@ from clover.validation import checked
 
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-# A step moves a weight by about the rate: above 100 nothing is learnt, and far above float32 overflows.
+# A step moves a weight by about the rate. Above 100 nothing is learnt, and far above that float32 overflows.
 Rate = Annotated[float, Field(gt=0, le=100)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 _MAY_CHANGE = (
@@ -25,35 +25,35 @@ _MAY_CHANGE = (
 
 @checked
 class TrainConfig:
-    """Options of a training run, by default what drafts learn best by here; UserError names one that is impossible.
+    """The options of a training run; the defaults are those that worked best. UserError names an invalid option.
 
     Args:
-        output: directory of the finished draft; log and checkpoint are in `<output>.training` until then.
-        target, data, system, draft: where the target and the texts came from, the draft system and its options, kept
-            for the record.
-        start_from: a trained draft of the system whose weights are the starting values, kept for the record.
+        output: directory of the finished draft; until then log and checkpoint are in `<output>.training`.
+        target, data, system, draft: the sources of the target and the texts, the draft system and its options; for the
+            record only.
+        start_from: a trained draft of the system, whose weights are the starting values; for the record only.
         max_length: longest window of text in tokens; never more than the target's context.
-        batch_tokens: tokens of one forward pass at most, padding counted, unless one text is longer; None for a size
+        batch_tokens: most tokens in a forward pass, padding included, unless a single text is longer; None for a size
             that keeps the device busy.
-        step_tokens: tokens of an optimizer step at least, from as many forward passes as that takes; None lets it
-            grow with what has been learnt (`budget.step_tokens`).
-        max_steps, max_minutes: the run ends at whichever comes first, and the learning rate is planned for it. With 0
+        step_tokens: fewest tokens in an optimizer step, from as many forward passes as needed; None for a number that
+            grows with the tokens learnt (`budget.step_tokens`).
+        max_steps, max_minutes: the run ends when either is reached, and the learning rate is planned for that. With 0
             steps nothing is learnt: the draft `start_from` is fitted to the texts (`fit_to_held_out`).
-        epochs: passes over the data when neither of the two is set.
+        epochs: passes over the data if neither of the two is set.
         optimizer: "muon" (for matrices; AdamW for the rest), or "adamw" for all; None for the system's own
             (`TrainingDefaults.optimizer`).
-        lr: peak learning rate, at most 100; None for one that follows from optimizer and width (`peak_rate`).
+        lr: peak learning rate, at most 100; None to derive it from the optimizer and the hidden size (`peak_rate`).
         betas, weight_decay: of the optimizers.
         schedule: "trapezoid" (constant, then linear to zero over the last `decay` of the run), "cosine" or "constant".
         warm_up: share of the run in which the rate rises to its peak.
-        clip: largest norm of the gradient, None for any; `clip_value` bounds each value of it instead.
-        dtype: "bfloat16" (autocast; weights stay float32) or "float32"; by default bfloat16 for a target in it.
-        few_depths: share of `max_minutes` in which a draft with a `depth_curriculum` learns its first two depths alone.
-        fit_vocabulary: whether a draft of a part of the vocabulary is left, at the end, the tokens that are worth their
-            time (`drafts.vocabulary.worthwhile_size`).
-        validation_share: share of the texts that is held out and only measured.
+        clip: largest norm of the gradient, None for no limit; `clip_value` limits each entry of the gradient instead.
+        dtype: "bfloat16" (autocast; weights stay float32) or "float32"; bfloat16 by default if the target has it.
+        few_depths: share of `max_minutes` in which a draft with a `depth_curriculum` learns only its first two depths.
+        fit_vocabulary: whether a draft that proposes from a part of the vocabulary keeps, at the end, only the tokens
+            that are worth their time (`drafts.vocabulary.worthwhile_size`).
+        validation_share: share of the texts that is held out: measured, but not learnt.
         save_every_minutes: time between checkpoints.
-        writing_seconds: what the target took to write the texts before the training, kept for the record.
+        writing_seconds: time in which the target wrote the texts before the training; for the record only.
     """
 
     output: str
@@ -88,20 +88,20 @@ class TrainConfig:
 
     @property
     def work_directory(self) -> Path:
-        """Return the directory of checkpoint and log until the draft is finished."""
+        """Return the directory that has the checkpoint and the log until the draft is finished."""
         return append_to_name(Path(self.output), ".training")
 
     @property
     def only_fits(self) -> bool:
-        """Return True if nothing is learnt, so that all texts may be measured on."""
+        """Return True if nothing is learnt; then all texts may be used to measure."""
         return self.max_steps == 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the options as values for JSON."""
+        """Return the options as JSON values."""
         return json.loads(json.dumps(asdict(self)))
 
     def check_resumable(self, saved: dict[str, Any]) -> None:
-        """Raise UserError if a run that was started with `saved` cannot go on with these options."""
+        """Raise UserError if these options cannot resume a run that was started with the options `saved`."""
         for name, value in self.to_dict().items():
             if name not in _MAY_CHANGE and saved.get(name) != value:
                 raise UserError(

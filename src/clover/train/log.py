@@ -1,4 +1,4 @@
-"""The log of a run, one JSON object per line, and the signals that stop it."""
+"""Write the log of a run, one JSON object per line, and handle the signals that stop a run."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from clover.train.losses import HeadMetrics
 
 
 def describe_entry(entry: dict[str, Any]) -> str:
-    """Return a log entry in one line: step, loss, accuracy of each head, speed."""
+    """Return a log entry as one line: step, loss, accuracy of each head, speed."""
     accuracy = " ".join(f"{value:.2f}" for value in entry["accuracy"])
     speed = f"{entry['tokens_per_second']:,.0f} tokens/s"
     return f"step {entry['step']}  loss {entry['loss']:.3f}  accuracy {accuracy}  {speed}"
 
 
 class TrainingLog:
-    """Sums up what steps measure, and writes it to a file of JSON lines.
+    """The log of a run: it sums the metrics of steps, and writes them to a file of JSON lines.
 
-    A resumed run first drops what an interrupted one wrote after its checkpoint: lines of later steps, and the one of
-    the held-out texts, which comes last.
+    A resumed run first drops the lines that an interrupted run wrote after its checkpoint: those of later steps, and
+    the last line, which is about the held-out texts.
 
     Args:
-        path: of the file.
-        config: weights of the loss.
-        budget: what is spent; lines after its step are dropped.
+        path: the file.
+        config: the weights of the loss.
+        budget: the counts of the run; lines after its step are dropped.
 
     Attributes:
         entry: the last line.
@@ -54,11 +54,11 @@ class TrainingLog:
         return self._budget.seconds - self._logged[1]
 
     def add(self, metrics: HeadMetrics) -> None:
-        """Sum up what was measured of one batch, without waiting for the device."""
+        """Add the metrics of one batch, without waiting for the device."""
         self._pending = metrics if self._pending is None else self._pending + metrics
 
     def report(self, lr: float) -> bool:
-        """Write what was added since the last line, which waits for the device; return False if nothing was."""
+        """Write the metrics added since the last line; return False if there are none. This waits for the device."""
         if self._pending is None:
             return False
         tokens, seconds = self._budget.tokens, self._budget.seconds
@@ -83,7 +83,7 @@ class TrainingLog:
 
 
 def _step_of(line: str) -> float:
-    """Return the step of a line; infinity for one of the held-out texts, or half a line."""
+    """Return the step of a line; infinity for the line about held-out texts, and for an incomplete line."""
     try:
         entry = json.loads(line)
         return math.inf if "validation" in entry else entry["step"]
@@ -93,7 +93,7 @@ def _step_of(line: str) -> float:
 
 @contextmanager
 def stop_requests() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether Ctrl-C or SIGTERM has come. A second signal has its default effect."""
+    """Yield a function that returns whether Ctrl-C or SIGTERM was received. A second signal has its default effect."""
     received: list[int] = []
     before: dict[int, Any] = {}
 

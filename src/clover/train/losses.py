@@ -1,22 +1,22 @@
-"""The training loss of a draft's heads, written down as its equation is (Clover-2, arXiv 2408.00264, §3).
+"""The training loss of a draft's heads, written like its equation (Clover-2, arXiv 2408.00264, §3).
 
-Head i reads position t of a text. Its output o^i_t stands for the target's hidden state f_s at s = t + 1 + i, which
-predicts token s + 1; W is the lm_head; i counts from 0, so the first head has weight 1:
+Head i reads position t of a text. Its output o^i_t predicts the target's hidden state f_s at s = t + 1 + i, which in
+turn predicts token s + 1. W is the lm_head. i counts from 0, so the first head has weight 1:
 
     loss = Σ_i decay^i · mean over s of [ distillation_weight · softCE(softmax(W f_s), W o^i_t)
                                           + regression_weight · SmoothL1((o^i_t − f_s) / scale)
                                           + label_weight · CE(token s + 1, W o^i_t) ]
 
-SmoothL1 has its corner at 1 and is averaged over H. The paper's scale is 1; with `LossConfig.relative` it is the
-standard deviation of the target's hidden states. Other draft systems differ in the weights alone.
+SmoothL1 changes from quadratic to linear at 1, and is averaged over H. The paper's scale is 1; with
+`LossConfig.relative` it is the standard deviation of the target's hidden states. Other systems use other weights only.
 
-A draft of a part of the vocabulary (`DraftModel.d2t`) is compared over that part: the target's distribution is
-restricted to it and normalised again. Where the target's best token is outside (for the label term: the text's token),
-there is nothing to learn; the position still counts in the mean, and its accuracy is 0 (EAGLE-3, 2503.01840).
+A draft that proposes from a part of the vocabulary (`DraftModel.d2t`) is compared over that part: the target's
+distribution is restricted to it and renormalised. If the target's best token (in the label term: the text's token) is
+outside that part, the term is 0. The position still counts in the mean, with accuracy 0 (EAGLE-3, 2503.01840).
 
-`head_loss` makes all logits at once; it is the reference of the tests. Training calls `chunked_head_loss` of
-`clover.train.chunked_loss`: the same value for a draft that proposes from fewer than 8,192 tokens, and an estimate from
-sampled rows of the lm_head for one that proposes from more.
+`head_loss` computes all logits at once, as the reference for tests. Training calls `chunked_head_loss` of
+`clover.train.chunked_loss`. Its value is the same for drafts that propose from fewer than 8,192 tokens; for others it
+is an estimate from sampled rows of the lm_head.
 
 Shapes: D heads, B texts, T tokens, H hidden, V vocabulary of the target, V' of the draft.
 """
@@ -34,7 +34,7 @@ from clover.data.batching import TextBatch
 from clover.drafts import DraftModel, LossConfig
 from clover.drafts.vocabulary import draft_indices
 
-_CHUNK_ELEMENTS = {"cpu": 2**25, "cuda": 2**27}  # The most logits that exist at one time.
+_CHUNK_ELEMENTS = {"cpu": 2**25, "cuda": 2**27}  # The most logits in memory at one time.
 _LIKELY_TOP_K, _LIKELY_TOP_P = 8, 0.8
 _NAMES = ("distillation", "regression", "label", "accuracy")
 
@@ -48,19 +48,19 @@ def head_loss(
     scale: float = 1.0,
     counts: Tensor | None = None,
 ) -> tuple[Tensor, HeadMetrics]:
-    """Return the loss of all heads over a batch of texts, [] in float32 at least, and what was measured with it.
+    """Return the loss of all heads over a batch of texts, [] in float32 or wider, and its metrics.
 
-    This is the reference, which tests compare with; training calls `chunked_head_loss`.
+    This is the reference for tests; training calls `chunked_head_loss`.
 
     Args:
-        draft: bound to its target; its `train_logits` makes logits of the outputs.
+        draft: bound to its target; its `train_logits` computes logits from the outputs.
         outputs: [D, B, T, H] of `draft.forward`.
         hidden_target: [B, T, H] the target's hidden states after its final norm.
         batch: the texts, and which of their tokens are learnt.
         config: the weights.
         scale: standard deviation of the target's hidden states (`hidden_scale`).
-        counts: [D] positions that each head's mean is over: `count_positions` of all batches of an optimizer step;
-            by default those of this batch.
+        counts: [D] the number of positions in each head's mean: `count_positions` of all batches of an optimizer step;
+            by default that of this batch.
     """
     tokens, (depth, _, length, _) = batch.tokens, outputs.shape
     labels = labels_of(draft, hidden_target[:, :-1], tokens[:, 1:])  # [B, T - 1]
@@ -81,11 +81,11 @@ def head_loss(
 
 @dataclass(frozen=True)
 class Labels:
-    """What a draft learns at positions [...], over the tokens that it knows, or S of them.
+    """What a draft learns at positions [...], over its whole vocabulary or S tokens of it.
 
-    `probs` [..., S] of the target, 0 where its best token is unknown to the draft; `best` and `token` Long [...], the
-    indices of the target's and the text's token, -1 where unknown. `rows` Long [S] are the rows of the lm_head that the
-    S are, and `log_counts` [S] the log of how many rows each stands for; None where all rows are used.
+    `probs` [..., S] are the target's, 0 if its best token is unknown to the draft. `best` and `token`, Long [...], are
+    the indices of the target's and the text's token, -1 if unknown. `rows` Long [S] are the sampled rows of the
+    lm_head, and `log_counts` [S] the log of how many rows each represents; both are None if all rows are used.
     """
 
     probs: Tensor
@@ -95,7 +95,7 @@ class Labels:
     log_counts: Tensor | None = None
 
     def at(self, compared: slice) -> Labels:
-        """Return those at some positions of every text."""
+        """Return the labels at some positions of every text."""
         return Labels(self.probs[:, compared], self.best[:, compared], self.token[:, compared])
 
 
@@ -113,12 +113,12 @@ def labels_of(draft: DraftModel, hidden: Tensor, following: Tensor) -> Labels:
 def position_values(
     log_probs: Tensor, states: Tensor, hidden: Tensor, labels: Labels, unit: float
 ) -> tuple[Tensor, ...]:
-    """Return the three terms of the loss and what else `HeadMetrics` sums, at some positions: five times [..., D].
+    """Return the five values that `HeadMetrics` sums, at some positions, each [..., D]; the first three are the loss.
 
     Args:
         log_probs: [..., D, S] of the draft.
-        states: [..., D, H], its outputs.
-        hidden: [..., H], the target's states that they stand for.
+        states: [..., D, H] its outputs.
+        hidden: [..., H] the target's states that the outputs predict.
         labels: at these positions.
         unit: of the regression.
     """
@@ -132,7 +132,7 @@ def position_values(
 
 @dataclass(frozen=True)
 class HeadMetrics:
-    """What was measured of each head; `a + b` merges two batches, of which one may have fewer heads.
+    """The metrics of each head; `a + b` merges two batches, which may have different numbers of heads.
 
     `sums` [5, D] over positions: distillation, regression, label, correct best tokens, number of positions.
     """
@@ -149,10 +149,10 @@ class HeadMetrics:
         return {name: (part / count.clamp_min(1)).tolist() for name, part in zip(_NAMES, sums, strict=True)}
 
     def summary(self, config: LossConfig) -> dict[str, float | list[float]]:
-        """Return `means`, `loss`, their weighted sum over all heads, and `positions`, the number of each head's.
+        """Return `means`, their weighted sum `loss` over all heads, and the number of `positions` of each head.
 
-        The loss that is minimised divides by all positions that are learnt, which are more than those measured with
-        `LossConfig.likely_tokens_only`.
+        The loss that is minimised divides by all learnt positions. With `LossConfig.likely_tokens_only` they are more
+        than the positions measured here.
         """
         sums = self.sums.double().cpu()
         loss = float(weighted_sum(sums, sums[4], config))
@@ -160,10 +160,10 @@ class HeadMetrics:
 
 
 def count_positions(predicted_mask: Tensor, depth: int) -> Tensor:
-    """Return the number of positions of a batch that each of `depth` heads learns from, Long [D].
+    """Return how many positions of a batch each of `depth` heads learns from, Long [D].
 
     Args:
-        predicted_mask: Bool [B, T], the tokens that are learnt.
+        predicted_mask: Bool [B, T], True for the tokens that are learnt.
         depth: D.
     """
     return torch.stack([predicted_mask[:, 2 + head :].sum() for head in range(depth)])
@@ -171,9 +171,9 @@ def count_positions(predicted_mask: Tensor, depth: int) -> Tensor:
 
 @torch.no_grad()
 def likely_tokens(draft: DraftModel, hidden_target: Tensor, tokens: Tensor) -> Tensor:
-    """Return which tokens the target itself might have emitted, Bool [B, T]: its top 8 and within a nucleus of 0.8.
+    """Return which tokens the target itself might have emitted, Bool [B, T]: in its top 8 and in a nucleus of 0.8.
 
-    The first token of a text counts as likely. Source: the loss mask option in the authors' code.
+    The first token of a text counts as likely. Source: the option for a loss mask in the authors' code.
 
     Args:
         draft: any draft of the target.
@@ -199,44 +199,44 @@ def weighted_sum(sums: Tensor | Sequence[Tensor], counts: Tensor, config: LossCo
 
 
 def weighted_terms(values: Sequence[Tensor] | Tensor, config: LossConfig) -> Tensor:
-    """Return the weighted sum of the first three values; one of weight 0 is left out, even if it is infinite."""
+    """Return the weighted sum of the first three values; a value of weight 0 is left out, even if it is infinite."""
     weights = (config.distillation_weight, config.regression_weight, config.label_weight)
     terms = (weight * value for weight, value in zip(weights, values) if weight)  # noqa: B905
     return sum(terms, torch.zeros_like(values[0]))
 
 
 def head_weights(counts: Tensor, config: LossConfig) -> Tensor:
-    """Return what the sums of each head over `counts` [D] positions are multiplied by in the loss, [D]."""
+    """Return the factor [D] of each head's sums in the loss, for sums over `counts` [D] positions."""
     divisors = counts.clamp_min(1).to(torch.promote_types(counts.dtype, torch.float32))
     return config.decay ** torch.arange(len(counts)).to(divisors) / divisors
 
 
 def target_logits_of(draft: DraftModel, hidden: Tensor) -> Tensor:
-    """Return the target's logits [..., V], in float32 at least, of states [..., H] after its final norm."""
+    """Return the target's logits [..., V], in float32 or wider, from states [..., H] after its final norm."""
     return widened(draft.target.logits(hidden.to(draft.target.dtype)))
 
 
 def chunk_rows(logits: int, device: torch.device, elements: int | None = None) -> int:
-    """Return how many positions are processed together, if each has this number of logits.
+    """Return how many positions are processed together, each with this number of logits.
 
-    `elements` is how many logits may exist at one time; None for a number that suits the device.
+    `elements` is the most logits in memory at one time; None for a number that suits the device.
     """
     elements = elements or _CHUNK_ELEMENTS.get(device.type, _CHUNK_ELEMENTS["cuda"])
     return max(1, elements // logits)
 
 
 def wide(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype that a softmax is computed in: float32, or a wider one."""
+    """Return the dtype for a softmax: float32, or a wider one."""
     return torch.promote_types(dtype, torch.float32)
 
 
 def widened(values: Tensor) -> Tensor:
-    """Return the values in float32 at least."""
+    """Return the values in float32 or wider."""
     return values.to(wide(values.dtype))
 
 
 def smooth_l1(states: Tensor, target: Tensor, unit: float) -> Tensor:
-    """Return SmoothL1 [...], averaged over H, of states [..., H] and the target's, both in units of `unit`.
+    """Return SmoothL1 [...] of states [..., H] and the target's, both divided by `unit`, as the mean over H.
 
     `target` may have another dtype, and is broadcast to the shape of `states`.
     """

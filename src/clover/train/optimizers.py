@@ -1,6 +1,6 @@
-"""The optimizers of a draft (Muon for the matrices inside it, AdamW for all else), their rate, and the clipping.
+"""The optimizers of a draft, their learning rate, and gradient clipping. Muon is for matrices, AdamW for the rest.
 
-Updates of Muon are scaled to the size of AdamW's, so that one learning rate serves both.
+Muon's updates are scaled to the size of AdamW's, so that one learning rate serves both.
 """
 
 import math
@@ -15,27 +15,27 @@ from clover.cpu.muon import Muon
 from clover.drafts import DraftModel
 from clover.train.config import TrainConfig
 
-_RATES = {"muon": 0.064, "adamw": 0.024}  # The peak rates, times √H (docs/development/log.md).
+_RATES = {"muon": 0.064, "adamw": 0.024}  # The peak rates times √H (docs/development/log.md).
 
 
 def optimizer_name(config: TrainConfig, kind: type[DraftModel]) -> Literal["muon", "adamw"]:
-    """Return the optimizer: the one that is set, or the draft system's default."""
+    """Return the optimizer that is set, or the draft system's default."""
     return config.optimizer or kind.training_defaults.optimizer
 
 
 def peak_rate(config: TrainConfig, kind: type[DraftModel], hidden_size: int) -> float:
-    """Return the peak learning rate: the one that is set, or one that falls with the root of the target's width.
+    """Return the peak learning rate that is set, or one proportional to 1 / √H, with the target's hidden size H.
 
-    A step of Muon moves an output of a matrix by the rate times √width, relative to its input, because the update is
-    an orthogonal matrix of AdamW's size (`Muon`); so the root keeps what one step changes.
+    A step of Muon changes an output of a matrix by rate · √H, relative to its input, because the update is an
+    orthogonal matrix scaled to AdamW's size (`Muon`). So the change per step does not depend on H.
     """
     return config.lr or _RATES[optimizer_name(config, kind)] / math.sqrt(hidden_size)
 
 
 def make_optimizers(draft: DraftModel, config: TrainConfig, lr: float) -> dict[str, Optimizer]:
-    """Return optimizers by name; each parameter that is trained belongs to one of them.
+    """Return optimizers by name; each trained parameter belongs to one of them.
 
-    The lm_head of a draft does not count as such a matrix: each row stands for one token.
+    Muon does not train a draft's own lm_head, because each row of it belongs to one token.
     """
     trained = [p for p in draft.parameters() if p.requires_grad]
     heads, muon = {id(p) for p in draft.head_parameters}, optimizer_name(config, type(draft)) == "muon"
@@ -57,7 +57,7 @@ def make_optimizers(draft: DraftModel, config: TrainConfig, lr: float) -> dict[s
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], config: TrainConfig) -> None:
-    """Bound each value of the gradients by `config.clip_value`, or else their norm by `config.clip`."""
+    """Clip each entry of the gradients to `config.clip_value`, or else their norm to `config.clip`."""
     if config.clip_value is not None:
         nn.utils.clip_grad_value_(parameters, config.clip_value)
     elif config.clip is not None:

@@ -1,4 +1,4 @@
-"""What a training's options are, from a system, a recipe and what a user sets; and the draft that it starts with."""
+"""Combine a draft system, a recipe and the user's settings into the options of a training; make the draft to train."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -22,10 +22,10 @@ _MAY_DIFFER = ("draft_vocab_size", "copy_shares")  # These come from the options
 
 
 def named_recipe(name: str, system: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what a recipe sets: of the training (`TrainConfig`), and of the draft's configuration.
+    """Return the settings of a recipe: fields of `TrainConfig`, and fields of the draft's configuration.
 
     Raises:
-        UserError: there is no such recipe, or that of the system's paper is not known.
+        UserError: there is no such recipe, or the recipe of the system's paper is not known.
     """
     if name not in RECIPES:
         raise UserError(f"--recipe is {name!r}; it must be default or paper")
@@ -49,11 +49,11 @@ def configure(
     draft: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> TrainConfig:
-    """Return the options of a training; what is set here wins over the recipe, and the recipe over the defaults.
+    """Return the options of a training. Arguments override the recipe, and the recipe overrides the defaults.
 
     Args:
         output: directory of the finished draft.
-        system: the draft system; None for that of the draft `start_from`, or recall.
+        system: the draft system; None for the system of the draft `start_from`, or recall.
         recipe: "default" or "paper".
         loss: "default", "distillation" or "paper"; None for the recipe's.
         loss_terms: fields of `LossConfig`.
@@ -61,7 +61,7 @@ def configure(
         settings: fields of `TrainConfig`.
 
     Raises:
-        UserError: one of them is unknown, or impossible.
+        UserError: a value is unknown or invalid.
     """
     start_from = settings.get("start_from")
     if system is None:
@@ -80,9 +80,9 @@ def configure(
 
 
 def _with_vocabulary(config: TrainConfig, vocab_size: int) -> TrainConfig:
-    """Return the same training for a target of so many tokens.
+    """Return the same training for a target with `vocab_size` tokens.
 
-    Unless another size is named, the draft learns from a part of a large vocabulary, which is fitted at the end.
+    If the vocabulary is large, the draft learns only a part of it, which is fitted at the end; another size can be set.
     """
     size = default_size(vocab_size)
     if size is None or "draft_vocab_size" in config.draft or config.only_fits:
@@ -91,10 +91,10 @@ def _with_vocabulary(config: TrainConfig, vocab_size: int) -> TrainConfig:
 
 
 def prepare(config: TrainConfig, target: TargetWeights) -> tuple[TrainConfig, DraftModel]:
-    """Return the training with the part of a large vocabulary that is learnt, and a draft with starting values.
+    """Return the training, with the size of the draft's vocabulary, and a draft with starting values.
 
-    The values are those of the trained draft `config.start_from`, or else the seed decides them. UserError if the
-    draft's options or the target do not fit the system, or there is no such trained draft.
+    These are the values of the trained draft `config.start_from`, or else depend on the seed. UserError if the draft's
+    options or the target do not fit the system, or there is no such trained draft.
     """
     if config.only_fits and config.start_from is None:
         raise UserError("with 0 steps nothing is learnt: give a trained draft to fit, by --start-from")
@@ -106,9 +106,9 @@ def prepare(config: TrainConfig, target: TargetWeights) -> tuple[TrainConfig, Dr
 
 
 def _trained(config: TrainConfig, name: str, target: TargetWeights) -> DraftModel:
-    """Return a trained draft to go on from, in float32 or the target's wider dtype.
+    """Return a trained draft as the start of a training, in float32 or the target's wider dtype.
 
-    It keeps every row of its lm_head: `draft_vocab_size` is how many tokens `train` leaves it, which the texts decide.
+    It keeps every row of its lm_head here. `train` reduces them to `draft_vocab_size` tokens, which the texts decide.
     """
     draft: Any = load_usable(draft_place(name), target)
     if draft.config.model_type != config.system:
@@ -130,7 +130,7 @@ def _trained(config: TrainConfig, name: str, target: TargetWeights) -> DraftMode
 
 
 def draft_fields(given: Iterable[str]) -> dict[str, Any]:
-    """Return fields of a draft's configuration from FIELD=VALUE; values are JSON where they can be, else strings.
+    """Parse FIELD=VALUE into fields of a draft's configuration; a value that is not JSON is a string.
 
     >>> draft_fields(["mlp_ratio=2.0", "start=fresh"])
     {'mlp_ratio': 2.0, 'start': 'fresh'}

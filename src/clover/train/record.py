@@ -1,4 +1,4 @@
-"""The record of a training, in the draft's folder: its options, results and log."""
+"""Read the record of a training from the draft's directory: its options, results and log."""
 
 from pathlib import Path
 from typing import Any
@@ -11,14 +11,14 @@ RECORD_FILE, LOG_FILE = "training_config.json", "training_log.jsonl"
 
 
 class LogEntry(BaseModel):
-    """What was found of the heads: the loss, and the accuracy of each."""
+    """The measured loss, and the accuracy of each head."""
 
     loss: float
     accuracy: list[float] = []
 
 
 class RecordedResult(BaseModel):
-    """A finished training; see `TrainResult`, whose fields these are."""
+    """A finished training; `TrainResult` explains the fields."""
 
     steps: int = Field(ge=0)
     tokens: int = Field(ge=0)
@@ -28,17 +28,17 @@ class RecordedResult(BaseModel):
 
     @property
     def loss(self) -> float:
-        """Return the loss on held-out texts; of the last batches where none were held out."""
+        """Return the loss on held-out texts, or on the last batches if no texts were held out."""
         return (self.validation or self.training).loss
 
 
 class RecordedConfig(BaseModel):
-    """The options that are read later."""
+    """The options that other commands read."""
 
-    writing_seconds: float = Field(default=0.0, ge=0)  # The target wrote the texts before in this time.
-    start_from: str | None = None  # The training started with the weights of this draft.
+    writing_seconds: float = Field(default=0.0, ge=0)  # the time that the target took to write the texts
+    start_from: str | None = None  # the draft whose weights were the starting values
     lr: float | None = None
-    loss: dict[str, Any] = {}  # These are fields of `LossConfig`.
+    loss: dict[str, Any] = {}  # fields of `LossConfig`
 
 
 class TrainingRecord(BaseModel):
@@ -49,5 +49,5 @@ class TrainingRecord(BaseModel):
 
 
 def read_record(draft: str | Path) -> TrainingRecord:
-    """Read the record in a draft's directory; UserError, one line, if it is missing or damaged."""
+    """Read the record in a draft's directory; UserError if it is missing or damaged."""
     return read_model(Path(draft, RECORD_FILE), TrainingRecord)

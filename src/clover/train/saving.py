@@ -1,4 +1,4 @@
-"""Checkpoints of a run: what they contain besides tensors, where they are, and when they may be resumed."""
+"""Save a run as a checkpoint, and decide whether a checkpoint may be resumed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from clover.validation import validated
 
 @dataclass(frozen=True)
 class RunState:
-    """The part of a checkpoint that is not tensors: what the run depends on, and how far it is.
+    """The part of a checkpoint that is not tensors: what the run depends on, and its progress.
 
     Args:
         config: the options.
@@ -29,7 +29,7 @@ class RunState:
         dtype, device: the target's dtype and kind of device.
         data: fingerprint of the texts.
         position: the next batch.
-        step, tokens, seconds: what was spent.
+        step, tokens, seconds: the counts of the run so far.
         scale: standard deviation of the target's hidden states.
         entry: the last line of the log.
     """
@@ -52,8 +52,8 @@ class Checkpoints:
 
     Args:
         config: the run's options.
-        target, data: what it depends on; `data` is the fingerprint of the texts.
-        draft, optimizers: whose tensors are saved.
+        target, data: the frozen target, and the fingerprint of the texts.
+        draft, optimizers: the owners of the saved tensors.
     """
 
     def __init__(
@@ -71,16 +71,16 @@ class Checkpoints:
         self._modules, self._optimizers = {"draft": draft}, optimizers
 
     def save(self, **place: Any) -> None:
-        """Write all tensors and `place`: the fields of `RunState` from `position` on."""
+        """Write all tensors, and `place`: `position` and the fields after it in `RunState`."""
         depends = (self._config.to_dict(), self._target, self._dtype, self._device, self._data)
         state = RunState(*depends, **place)
         save_checkpoint(self.path, self._modules, self._optimizers, asdict(state))
 
     def load(self) -> RunState:
-        """Bring draft, optimizers and random numbers back to the checkpoint, and return where the run stands.
+        """Restore draft, optimizers and random numbers from the checkpoint; return the other state of the run.
 
         Raises:
-            UserError: the file is damaged, or belongs to other options, another target or other texts.
+            UserError: the file is damaged, or was written with other options, another target or other texts.
         """
         state = load_checkpoint(self.path, self._modules, self._optimizers)
         found = validated(RunState, state, str(self.path))
@@ -89,7 +89,7 @@ class Checkpoints:
             raise UserError(f"{self.path} was trained for another target; resume with the same one")
         for option, saved, here, what in (
             ("dtype", found.dtype, self._dtype, "with the target in"),
-            ("device", found.device, self._device, "on"),  # On another device batches have another size.
+            ("device", found.device, self._device, "on"),  # because the size of batches depends on the device
         ):
             if saved != here:
                 raise UserError(
@@ -101,7 +101,7 @@ class Checkpoints:
 
 
 def remove_unfinished(config: TrainConfig) -> None:
-    """Remove what an unfinished run left; other files in the directory stay, and it with them."""
+    """Remove the files of an unfinished run, and their directory unless it has other files."""
     checkpoint_path(config).unlink(missing_ok=True)
     log_path(config).unlink(missing_ok=True)
     with suppress(OSError):
@@ -109,7 +109,7 @@ def remove_unfinished(config: TrainConfig) -> None:
 
 
 def check_unfinished(config: TrainConfig, resume: bool, overwrite: bool) -> None:
-    """Raise UserError if there is nothing to resume, or if an unfinished run is neither resumed nor overwritten."""
+    """Raise UserError if there is nothing to resume, or an unfinished run would be neither resumed nor overwritten."""
     checkpoint = checkpoint_path(config)
     if resume and not checkpoint.exists():
         raise UserError(f"there is nothing to resume: {checkpoint} does not exist")
@@ -120,7 +120,7 @@ def check_unfinished(config: TrainConfig, resume: bool, overwrite: bool) -> None
 
 
 def checkpoint_path(config: TrainConfig) -> Path:
-    """Return the file from which an unfinished run can go on; it exists once the run has saved."""
+    """Return the checkpoint file of an unfinished run; it exists once the run has saved."""
     return config.work_directory / "checkpoint.safetensors"
 
 

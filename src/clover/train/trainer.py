@@ -1,6 +1,6 @@
-"""A training run from its first step, or from a checkpoint, to the finished draft: `Trainer.fit` is the loop.
+"""Run a training from its first step, or from a checkpoint, to the finished draft; `Trainer.fit` is the loop.
 
-A run that is bounded by steps alone gives the same weights to the bit, however often it was stopped and resumed.
+If only steps limit a run, its weights are bitwise the same, however often it is stopped and resumed.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ from clover.train.record import LOG_FILE, RECORD_FILE
 from clover.train.saving import Checkpoints, check_unfinished, log_path, remove_unfinished
 
 _LOG_EVERY_SECONDS = 2.0
-_FIRST_LINE_SECONDS = 3.0  # where there is no terminal
-_SCALE_BATCHES, _SCALE_TOKENS = 8, 64  # Batches, and tokens of one text of each.
-# For a draft of a part of the vocabulary, the most frequent of so many tokens are counted.
+_FIRST_LINE_SECONDS = 3.0  # without a terminal
+_SCALE_BATCHES, _SCALE_TOKENS = 8, 64  # batches, and tokens of one text in each
+# The draft's vocabulary is the most frequent tokens in so many tokens of text.
 _COUNTED_TOKENS = 2**18
-_CHARACTERS_PER_TOKEN = 8  # more than most texts have
+_CHARACTERS_PER_TOKEN = 8  # more than in most texts
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """How a run ended.
+    """The result of a run.
 
     Args:
-        finished: False if a signal stopped it; it can be resumed.
+        finished: False if a signal stopped the run; then it can be resumed.
         steps, tokens, seconds: of the whole run, resumed parts included; padding is not counted.
-        training: the last log entry: loss, and per head distillation, regression and accuracy; that of held-out texts
-            where nothing was learnt.
-        validation: the same for held-out texts, measured after the last step on the draft as it is saved, but in the
-            dtype of the training, and `tau` of a greedy chain of `chain` tokens along `tau_tokens` of them, of which
-            `tau_own_tokens` are the target's own first choice; None if there are none, or if the run was stopped.
+        training: the last log entry: loss, and per head distillation, regression and accuracy; if nothing was learnt,
+            it is `validation`.
+        validation: the same for held-out texts, measured on the final draft in the dtype of the training. It adds `tau`
+            of a greedy chain of `chain` tokens along `tau_tokens` of them; `tau_own_tokens` of these are the target's
+            first choice. None if there are no held-out texts, or the run was stopped.
     """
 
     finished: bool
@@ -88,22 +88,22 @@ def train(
     overwrite: bool = False,
     console: Console | None = None,
 ) -> TrainResult:
-    """Train `draft` in place, and write it to `config.output` together with the options, the results and the log.
+    """Train `draft` in place, and write it to `config.output` with the options, the results and the log.
 
-    Ctrl-C and SIGTERM end the run after the step it is in, with a checkpoint.
+    Ctrl-C and SIGTERM end the run after the current step, with a checkpoint.
 
     Args:
         config: the options.
         target: the frozen target.
-        texts: the texts, or samples in memory; a part of them is held out to be measured on.
-        draft: made for `target`, with its starting values. When it is finished it has the target's dtype.
-        resume: go on with the unfinished run in `config.work_directory`.
+        texts: the texts, or samples in memory; a part of them is held out for validation.
+        draft: made for `target`, with its starting values. The finished draft has the target's dtype.
+        resume: continue the unfinished run in `config.work_directory`.
         overwrite: replace an existing output directory, and discard an unfinished run.
-        console: where progress is shown; standard error by default.
+        console: the output for progress; standard error by default.
 
     Raises:
-        UserError: options, data, target and draft do not fit together, the output cannot be written, an unfinished run
-            is in the way or cannot be resumed, or the loss is not finite any more.
+        UserError: options, data, target and draft do not fit together; the output cannot be written; an unfinished run
+            exists, or cannot be resumed; or the loss is no longer finite.
     """
     check_unfinished(config, resume, overwrite)
     check_output_directory(config.output, overwrite)
@@ -125,9 +125,9 @@ def train(
 
 
 class Trainer:
-    """A draft, its optimizers and its texts, and where their training stands. The arguments are those of `train`.
+    """A draft with its optimizers, its texts and the state of its training. The arguments are those of `train`.
 
-    The draft's weights become float32.
+    The trainer converts the draft's weights to float32.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Trainer:
         self.batches = self._make_batches(seed=config.seed, side=self._is_learnt)
         self.token_counts = self._reduce_vocabulary()
         self.objective = Objective(config, draft, self._stored_features())
-        # This turns dropout off; gradients are computed all the same.
+        # `eval` turns dropout off; gradients are still computed.
         cast(nn.Module, draft).to(target.device).eval()
         self.parameters = [parameter for parameter in draft.parameters() if parameter.requires_grad]
         for parameter in self.parameters:
@@ -157,7 +157,7 @@ class Trainer:
         torch.manual_seed(config.seed)
 
     def fit(self) -> TrainResult:
-        """Train until the budget is spent or a signal comes; a checkpoint is left either way."""
+        """Train until the budget is spent or a signal arrives; both end with a checkpoint."""
         self._begin()
         with stop_requests() as stopped:
             while not self.budget.is_spent and not stopped():
@@ -182,7 +182,7 @@ class Trainer:
         return TrainResult(finished, budget.step, budget.tokens, budget.seconds, training, validation)
 
     def measure_scale(self) -> None:
-        """Measure the unit of the regression loss: on the opening of one text from each of the first batches."""
+        """Measure the unit of the regression loss on the first tokens of one text in each of the first batches."""
         first = [next(self.batches) for _ in range(_SCALE_BATCHES)]
         self.batches.position = Position()
         openings = (batch.opening(_SCALE_TOKENS).to(self.target.device) for batch in first)
@@ -190,15 +190,15 @@ class Trainer:
         self.objective.scale = hidden_scale(states)
 
     def restore(self) -> None:
-        """Go on from the checkpoint; UserError if there is none that fits."""
+        """Restore the state of the checkpoint; UserError if there is none, or it does not fit."""
         state = self.checkpoints.load()
-        self.draft.bind(self.target)  # The checkpoint may have another vocabulary.
+        self.draft.bind(self.target)  # because the checkpoint may have another vocabulary
         self.batches.position = state.position
         self.budget.resume(state.step, state.tokens, state.seconds)
         self.objective.scale, self.entry = state.scale, state.entry
 
     def save(self) -> None:
-        """Write a checkpoint, after a look at loss and weights: what went wrong must not replace what was good."""
+        """Write a checkpoint if loss and weights are finite, because a bad state must not replace a good one."""
         self._report()
         if not all(bool(weight.isfinite().all()) for weight in self.parameters):
             self._refuse("the weights are not finite")
@@ -213,7 +213,7 @@ class Trainer:
         self._saved = time.monotonic()
 
     def write(self, folder: Path, result: TrainResult) -> None:
-        """Write the finished draft in the target's dtype, with what it came from."""
+        """Write the finished draft in the target's dtype, with the record of its training."""
         for parameter in self.draft.parameters():
             parameter.data = parameter.data.to(self.target.dtype)
         self.draft.config.note_target(self.target)
@@ -243,13 +243,13 @@ class Trainer:
         self.log.entry = self.entry
         self._saved = time.monotonic()
         self.progress.say("training")
-        self.progress.begin(1.0, self.budget.spent)  # The first texts have been read by now.
+        self.progress.begin(1.0, self.budget.spent)  # after the first texts were read
         self.progress.log(self._describe())
         if self.texts.left_out:
             self.progress.log(self.texts.left_out)
 
     def _describe(self) -> str:
-        """Return in one line what was chosen."""
+        """Return the chosen settings in one line."""
         device = self.target.device.type
         where = f"{torch.get_num_threads()} threads" if device == "cpu" else device
         dtype = "bfloat16" if self.objective.bf16 else "float32"
@@ -262,7 +262,7 @@ class Trainer:
         )
 
     def _next_batches(self) -> list[TextBatch]:
-        """Return those of the next step; where the texts fail, what has been learnt is saved first."""
+        """Return the batches of the next step. If the texts cannot be read, save a checkpoint before the error."""
         place, tokens = self.batches.position, self.budget.step_tokens
         batches: list[TextBatch] = []
         try:
@@ -282,7 +282,7 @@ class Trainer:
             self._report()
 
     def _report(self) -> None:
-        """Log and show what was measured since the last time."""
+        """Log and show the metrics since the last report."""
         if self.log.report(self.lr * self.budget.rate):
             if not math.isfinite(loss := self.log.entry["loss"]):
                 self._refuse(f"the loss is {loss}")
@@ -292,7 +292,7 @@ class Trainer:
         raise UserError(f"{what} at step {self.budget.step}; lower the learning rate ({self.lr:.2g})")
 
     def _finish(self) -> dict[str, Any] | None:
-        """Fit the draft to held-out texts, and return how good the result is there; None if none can be used."""
+        """Fit the draft to held-out texts, and return its metrics on them; None if there are no usable texts."""
         if (batches := self._held_out_batches()) is None:
             return None
         measured = self.objective.measure(self.progress.each(batches))
@@ -316,15 +316,15 @@ class Trainer:
             return None
         self.progress.say("measuring on held-out texts")
         tokens = self.budget.held_out_tokens
-        try:  # The blocks are small: few texts are held out, so filling a usual block could need all of them.
+        try:  # The blocks are small, because a usual block could need all of the few held-out texts.
             size = _CHARACTERS_PER_TOKEN * tokens
             batches = self._make_batches(seed=0, side=self.held_out, block_size=size)
             return list(first_batches(batches.epoch(), tokens))
-        except UserError as error:  # The learnt weights must not be lost.
+        except UserError as error:  # because the learnt weights must not be lost
             if self.config.only_fits:
                 raise
             self.progress.log(
-                f"no held-out text can be measured, so the draft's vocabulary and copies stay as they are: {error}"
+                f"no held-out text can be measured, so the draft's vocabulary and copies are unchanged: {error}"
             )
             return None
 
@@ -344,10 +344,10 @@ class Trainer:
         return self.config.batch_tokens or pass_tokens(self.target.device.type)
 
     def _reduce_vocabulary(self) -> Tensor | None:
-        """Give a draft of a part of the vocabulary the most frequent tokens, and return how often each occurs.
+        """Reduce the draft's vocabulary to the most frequent tokens; return how often each token occurs.
 
-        They are counted in the texts that are learnt first. None, and nothing is counted, for the whole vocabulary, and
-        where nothing is learnt and the options set no other size.
+        Tokens are counted in the texts that are learnt first. None, without counting, if the draft proposes from the
+        whole vocabulary, or if nothing is learnt and the options set no size.
         """
         size = self.draft.config.draft_vocab_size
         if size is None or (self.config.only_fits and "draft_vocab_size" not in self.config.draft):
@@ -359,7 +359,7 @@ class Trainer:
         return occurrences
 
     def _stored_features(self) -> Any:
-        """Return what reads the target's states from a feature store; None where the target is run."""
+        """Return the function that reads the target's states from a feature store; None if the target itself runs."""
         if not isinstance(self.texts, FeatureStore):
             return None
         check_store(self.texts, self.target, self.draft)
@@ -367,7 +367,7 @@ class Trainer:
 
 
 def _peak_memory(device: torch.device) -> int | None:
-    """Return bytes: the most that was allocated on the GPU, or of the whole process on a CPU; None if unknown."""
+    """Return the peak memory in bytes: allocated on the GPU, or of the whole process on a CPU; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:

@@ -36,7 +36,7 @@ def test_the_command_times_steps(drafts, tmp_path):
     [
         ("clover1", ("--drafted", "4"), "this Clover-1 draft has 3 heads: it cannot draft 4 tokens"),
         ("none", (), "config.json"),
-        ("clover1", ("--settings", "[1]"), "--settings is no JSON object"),
+        ("clover1", ("--settings", "[1]"), "--settings is not a JSON object"),
     ],
 )
 def test_what_cannot_be_timed_is_one_line_and_code_2(draft, arguments, message, drafts, tmp_path):

@@ -1,12 +1,12 @@
-"""What all Clover drafts on vLLM share: the driver's contract, the target's weights, and the two kinds of passes.
+"""The base of all Clover drafts on vLLM: the driver's contract, the target's weights, and the two kinds of passes.
 
 vLLM's EAGLE driver calls a draft once per drafted token. Pass 0 gets all rows that the target has just run, with the
-target's post-norm state h_t and the token x_{t+1} at each position t; of what it returns the driver keeps the row
-after which it drafts. Every later pass gets one row per request: the state that the pass before returned, and the
-newest token. A pass returns what goes into the lm_head and the state for the next pass.
+target's post-norm state h_t and the token x_{t+1} at each position t. From its result, the driver keeps the row of each
+request after which it drafts. Every later pass gets one row per request: the state from the pass before, and the newest
+token. A pass returns the input of the lm_head, and the state for the next pass.
 
-Weights and steps are those of `clover.drafts`, so that both engines draft the same. Small layers are whole on every
-rank of a tensor-parallel group; attention is sharded.
+Weights and steps are those of `clover.drafts`, so that both engines draft the same tokens. Small layers are complete on
+every rank of a tensor-parallel group; attention is sharded.
 
 Shapes: R rows of one pass, H hidden, V vocabulary, V' draft vocabulary.
 """
@@ -41,7 +41,7 @@ _log = init_logger(f"vllm.{__name__}")
 
 
 def register_models(places: Mapping[str, str]) -> None:
-    """Register architectures by the places of their classes, "module:class"; warns on a vLLM they were not made for."""
+    """Register architectures by the places of their classes, "module:class"; warn if vLLM's version is unsupported."""
     first, end = MADE_FOR
     if not first <= tuple(vllm.__version_tuple__[:2]) < end:
         _log.warning(
@@ -53,16 +53,16 @@ def register_models(places: Mapping[str, str]) -> None:
 
 
 class Passes(nn.Module):
-    """What the driver calls the draft's inner model: it has the shared embedding, and knows pass 0 from later ones.
+    """The draft's inner model in the driver's terms: it has the shared embedding, and distinguishes pass 0 from others.
 
     There is no official signal. Model runner V1 calls `set_skip_topk` around pass 0, because the exported configuration
-    says `index_share_for_mtp_iteration`. Model runner V2 runs pass 0 with the attention metadata of the target's step,
-    which names the target's layers too. RuntimeError where a version of vLLM does neither.
+    has `index_share_for_mtp_iteration`. Model runner V2 runs pass 0 with the attention metadata of the target's step,
+    which also contains the target's layers. RuntimeError if a version of vLLM does neither.
     """
 
     def __init__(self, hidden_size: int):
         super().__init__()
-        self.embed_tokens = nn.Embedding(1, hidden_size)  # the driver puts the target's in its place
+        self.embed_tokens = nn.Embedding(1, hidden_size)  # the driver replaces it with the target's
         self.own_layers: frozenset[str] = frozenset()
         self._announced: bool | None = None
         self._seen = False
@@ -71,10 +71,10 @@ class Passes(nn.Module):
         self._announced = not skip
 
     def compact_topk_indices(self, rows: Tensor) -> None:
-        """Do nothing: this is a part of the same hook, and the drafts have no such indices."""
+        """Do nothing. The method belongs to the same hook, but the drafts have no such indices."""
 
     def is_first(self) -> bool:
-        """Return whether the pass that now runs is pass 0; in a run without text, True for the larger of both."""
+        """Return whether the current pass is pass 0; True in a run without text, because pass 0 is the larger."""
         metadata = get_forward_context().attn_metadata
         if metadata is None:
             return True
@@ -92,7 +92,7 @@ class Passes(nn.Module):
 
 
 class CloverForCausalLM(nn.Module):
-    """Base of the three systems. A subclass sets `draft_class` and says what the two kinds of passes compute."""
+    """The base of the three systems. A subclass sets `draft_class`, and defines the two kinds of passes."""
 
     has_own_embed_tokens = False
     has_own_lm_head = False
@@ -123,11 +123,11 @@ class CloverForCausalLM(nn.Module):
         self._reduced: Tensor | None = None  # [V', H], or this rank's share of the rows
 
     def add_attention(self, vllm_config: VllmConfig, prefix: str) -> None:
-        """Make the layers with paged keys and values."""
+        """Create the layers with paged keys and values."""
         raise NotImplementedError
 
     def first(self, states: Tensor, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Run pass 0: states [R, H], tokens and positions Long [R], to outputs and next states, both [R, H]."""
+        """Run pass 0, from states [R, H], tokens and positions Long [R] to outputs and next states, both [R, H]."""
         raise NotImplementedError
 
     def later(self, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -181,11 +181,11 @@ class CloverForCausalLM(nn.Module):
         return loaded | self.load_layers(layers)
 
     def load_layers(self, weights: list[tuple[str, Tensor]]) -> set[str]:
-        """Load weights of the layers that `add_attention` made; returns their names in this module."""
+        """Load weights of the layers that `add_attention` created; return their names in this module."""
         return set()
 
     def _bind(self) -> None:
-        """Hand the target's rows to the draft: the driver has shared them by the time of the first pass."""
+        """Give the target's rows to the draft. The driver shares them before the first pass."""
         if self.draft._target is not None:
             return
         head, embedding = (_rows(layer, self.vocab_size) for layer in (self.lm_head, self.model.embed_tokens))
@@ -207,13 +207,13 @@ class CloverForCausalLM(nn.Module):
 
 
 class _ShardedRows:
-    """Rows of a table that is split over ranks or quantized, looked up like those of a tensor [V, H]."""
+    """The rows of a table that is sharded over ranks or quantized; they are indexed like those of a tensor [V, H]."""
 
     def __init__(self, layer: VocabParallelEmbedding):
         self._layer = layer
 
     def __getitem__(self, tokens: Tensor) -> Tensor:
-        # An lm_head refuses to be called, though it is an embedding.
+        # Called directly, because vLLM's lm_head is an embedding whose own `forward` raises an error.
         found = VocabParallelEmbedding.forward(self._layer, tokens.flatten())
         return found.view(*tokens.shape, -1)
 

@@ -1,11 +1,11 @@
 """Time vLLM's decoding steps per batch size and number of drafted tokens; `clover tune --for vllm` reads the file.
 
-Run where vLLM will serve, with the settings it will serve with:
+Run it on the machine that will serve, with the same settings:
 
     python -m clover.integrations.vllm.costs TARGET EXPORTED_DRAFT costs.json --settings '{"tensor_parallel_size": 2}'
 
-A step costs the same whatever it accepts, so the texts do not matter. Every number of drafted tokens has a process of
-its own, which gives its memory back.
+The time of a step does not depend on what it accepts, so the texts do not matter. Each number of drafted tokens runs in
+its own process, so that its memory is freed.
 """
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
@@ -33,7 +33,7 @@ _WARM_UP, _TIMED, _PROMPT = 4, 24, 64  # steps, and tokens of a prompt
 
 
 def numbers_to_time(most: int) -> list[int]:
-    """Return numbers of drafted tokens to time for a draft that drafts at most so many, that number among them."""
+    """Return the numbers of drafted tokens to time, for a draft that drafts at most `most` tokens."""
     return sorted({min(count, most) for count in DRAFTED})
 
 
@@ -44,10 +44,10 @@ def measure_costs(
     drafted: Sequence[int] = DRAFTED,
     settings: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Time steps in processes of their own.
+    """Time steps, each number of drafted tokens in its own process.
 
     Args:
-        target: its directory or name.
+        target: directory or name of the target.
         draft: a directory that `clover export --to vllm` wrote.
         batch_sizes: requests that run together.
         drafted: numbers of drafted tokens; 0 is vLLM without a draft.
@@ -92,7 +92,7 @@ def _measure_one(
 
 
 def _step_seconds(llm: Any, batch_size: int) -> float:
-    """Return the median seconds of a decoding step with `batch_size` requests in it."""
+    """Return the median seconds of a decoding step with `batch_size` requests."""
     from vllm import SamplingParams
 
     engine, seconds = llm.llm_engine, []
@@ -115,9 +115,9 @@ def _step_seconds(llm: Any, batch_size: int) -> float:
 
 
 def _drafted(draft: str, asked: Sequence[int] | None) -> list[int]:
-    """Return the numbers of drafted tokens to time: the options', or as many as the exported draft can do.
+    """Return the numbers of drafted tokens to time: those asked for, or the usual ones that the draft supports.
 
-    UserError for a directory that is no exported draft, and for more tokens than a Clover-1 draft has heads.
+    UserError for a directory that is not an exported draft, and for more tokens than a Clover-1 draft has heads.
     """
     config = read_json(Path(draft) / "config.json")
     fields = config.get("clover")
@@ -142,7 +142,7 @@ def _main() -> int:
     given = parser.parse_args()
     try:
         if not isinstance(given.settings, dict):
-            raise UserError("--settings is no JSON object of vllm.LLM's arguments")
+            raise UserError("--settings is not a JSON object of vllm.LLM's arguments")
         check_output_file(given.output)
         drafted = _drafted(given.draft, given.drafted)
         sizes = given.batch_size or [1, 4, 16, 64]

@@ -1,8 +1,8 @@
 """Names and versions that the plugin, the export and the timing of vLLM share; importing this imports no vLLM."""
 
-MADE_FOR = ((0, 29), (0, 34))  # releases of vLLM, from the first to before the second
+MADE_FOR = ((0, 29), (0, 34))  # supported releases of vLLM, without the second one
 TESTED = "0.32"
-ARCHITECTURES = {  # per draft system, the name that vLLM knows it by; the driver wants it to begin with Eagle
+ARCHITECTURES = {  # vLLM's name of each draft system; the driver requires that it begins with Eagle
     "clover1": "EagleClover1ForCausalLM",
     "clover2": "EagleClover2ForCausalLM",
     "recall": "EagleCloverRecallForCausalLM",

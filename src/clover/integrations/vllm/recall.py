@@ -1,17 +1,18 @@
-"""Clover-Recall on vLLM: exact, though the driver knows neither of its two looks at the text.
+"""Clover-Recall on vLLM: exact, although the driver supports neither of its two ways to read the text.
 
-Both go through one attention layer, each head of which has more entries than the draft needs. vLLM's driver prepares
-the layers of a draft together, by the shape of the first: layers of several shapes would overrun its buffers.
+Both use one attention layer, whose heads have more channels than the draft needs. vLLM's driver prepares the layers of
+a draft together, by the shape of the first layer, so layers of different shapes would overrun its buffers.
 
-*The look back.* A drafted position must not be looked at, but the driver counts it: a later pass writes keys and values
-for it. One more entry per head makes that harmless. It is `_FAR` in every query, 0 in the key of a verified position,
-and -`_FAR` in that of a drafted one, whose weight so is exactly 0. The next pass 0 overwrites those keys.
+*The look back.* Drafted positions must not be attended to, but the driver counts them: a later pass writes their keys
+and values. One extra channel per head hides them. It is `_FAR` in every query, 0 in the key of a verified position, and
+-`_FAR` in the key of a drafted one, so that its weight is exactly 0. The next pass 0 overwrites those keys.
 
-*The window.* u_t reads E[x_t] and E[x_{t-1}], which the driver has forgotten by the time of x_{t+1}. A first call of
-the layer finds them, in entries where the look back is zero: the key of position t is its number in Gray code, ±1 per
-bit, and its value x_{t+1} in hexadecimal digits, even and odd positions apart. Codes of neighbours differ in one bit,
-so the sum of two as a query scores both alike, and `_SHARP` above any other: half of each value comes back, exact.
-This needs nothing of the backend, so prefix caching, chunked prefill and CUDA graphs work with it.
+*The window.* u_t reads E[x_t] and E[x_{t-1}], which the driver no longer has when it passes x_{t+1}. A first call of
+the layer finds them, in channels that are zero in the look back. The key of position t is its number in Gray code, ±1
+per bit; its value is x_{t+1} in hexadecimal digits, in separate channels for even and odd positions. Codes of
+neighbours differ in one bit. So the sum of two codes, as a query, scores both equally, and `_SHARP` above any other:
+half of each value is returned, exactly. The backend needs no support for this, so prefix caching, chunked prefill and
+CUDA graphs work.
 
 Shapes: R rows, H hidden, d = H / heads, N heads of this rank, S padded size of a head.
 """
@@ -35,18 +36,18 @@ from vllm.model_executor.models.utils import maybe_prefix
 from clover.drafts.recall import RecallDraft, WindowLinear
 from clover.integrations.vllm.base import CloverForCausalLM
 
-_FAR = 64.0  # its square, divided by the root of d, is a score no key makes up for
-_SHARP = 32.0  # e to the power of it outweighs any number of positions
+_FAR = 64.0  # its square divided by √d lowers a score more than any key can raise it
+_SHARP = 32.0  # exp(_SHARP) outweighs any number of positions
 _BITS = 20  # of a position
-_DIGITS = 6  # hexadecimal ones of a token
+_DIGITS = 6  # hexadecimal digits of a token
 
 
 @dataclass(frozen=True)
 class ExtraChannels:
-    """Additional channels of the keys and values of every head, [R, S - d] each, for copying."""
+    """Extra channels of the keys and values of every head, each [R, S - d]."""
 
     keys: Tensor  # the mark of drafted positions, then the position in Gray code
-    values: Tensor  # the token after the position: digits of even positions, then of odd ones
+    values: Tensor  # the token after the position: its digits, first for even positions, then for odd ones
 
 
 class RecallForCausalLM(CloverForCausalLM):
@@ -116,29 +117,29 @@ class RecallForCausalLM(CloverForCausalLM):
     def _call(
         self, query: Tensor, keys: Tensor, values: Tensor, asked: Tensor, extra: ExtraChannels
     ) -> Tensor:
-        """Run the layer on [R, N, d] each, with [R, S - d] as extra channels of every head; return [R, N, S]."""
+        """Run the layer on inputs [R, N, d], with extra channels [R, S - d] for every head; return [R, N, S]."""
         pairs = ((query, asked), (keys, extra.keys), (values, extra.values))
         whole = [torch.cat((x, y[:, None].expand(-1, x.shape[1], -1)), dim=-1).flatten(1) for x, y in pairs]
         return self.look(*whole).view(len(query), -1, self.padded)
 
     def _extra_channels(self, tokens: Tensor, positions: Tensor, dtype: torch.dtype) -> ExtraChannels:
-        """Return the extra channels of positions Long [R] of the text, which tokens Long [R] follow."""
+        """Return the extra channels of positions Long [R] in the text; `tokens` Long [R] follow these positions."""
         digits = tokens[:, None] // self.sixteens % 16
         values = torch.cat([digits * (positions[:, None] % 2 == parity) for parity in (0, 1)], dim=-1)
         return ExtraChannels(self._room(self._code(positions).to(dtype), 1), self._room(values.to(dtype)))
 
     def _earlier(self, extra: ExtraChannels, positions: Tensor) -> Tensor:
-        """Store the extra channels, and return the tokens that followed the two positions before each: Long [R, 2].
+        """Store the extra channels; return the tokens after each of the two positions before: Long [R, 2].
 
-        The nearest first; meaningless where there is no such position.
+        The nearest is first. A token is meaningless if there is no such position.
         """
         before = positions[:, None] - torch.arange(1, 1 + WindowLinear.earlier, device=positions.device)
-        # A differing bit lowers the score by 4 of these units.
+        # Each different bit lowers the score by 4 units.
         unit = _SHARP / 4 / self.width**-0.5
         asked = self._room((self._code(before.clamp(min=0)).sum(1) * unit).to(extra.keys.dtype), 1)
         nothing = asked.new_zeros(len(asked), self.look.num_heads, self.width)
         found = self._call(nothing, nothing, nothing, asked, extra)[:, 0, self.width :]
-        # Position 1 has one before it, which comes back whole.
+        # Position 1 has only one position before it, so its whole value is returned.
         digits = found[:, : 2 * _DIGITS].float() * positions[:, None].clamp(max=2)
         tokens = (digits.round().long().view(-1, 2, _DIGITS) * self.sixteens).sum(-1)
         return tokens.gather(1, before % 2)
@@ -148,20 +149,20 @@ class RecallForCausalLM(CloverForCausalLM):
         return ((positions ^ positions >> 1)[..., None] >> self.bits & 1) * 2 - 1
 
     def _room(self, entries: Tensor, start: int = 0) -> Tensor:
-        """Place entries [R, n] from `start` on in [R, S - d], with zeros elsewhere."""
+        """Pad entries [R, n] with zeros to [R, S - d]; the entries begin at `start`."""
         return F.pad(entries, (start, self.padded - self.width - start - entries.shape[1]))
 
 
 def padded_width(width: int) -> int:
-    """Return S: the next power of two with room for a head and its extra channels; all backends have such sizes."""
+    """Return S: a power of two with room for a head and its extra channels; all backends support such sizes."""
     return max(64, 1 << (width + _BITS).bit_length())
 
 
 def check_backend(name: str, padded: int, targets: int) -> None:
-    """Refuse a backend whose buffers are as wide as the target's heads and ours are not.
+    """Refuse a backend whose buffers have the width of the target's heads, if ours are wider.
 
     Raises:
-        ValueError: it would write past their end.
+        ValueError: the backend would write past the end of its buffers.
     """
     if name.startswith("TRITON") and padded > 1 << (targets - 1).bit_length():
         raise ValueError(

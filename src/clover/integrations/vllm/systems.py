@@ -1,6 +1,6 @@
-"""Clover-1 and Clover-2 on vLLM: augmenting layers of the target's own kind with paged keys and values.
+"""Clover-1 and Clover-2 on vLLM: augmenting layers of the target's own kind, with paged keys and values.
 
-Their later passes need no keys and values. Shapes: R rows, H hidden, N heads of Clover-1.
+Only their first passes use keys and values. Shapes: R rows, H hidden, N heads of Clover-1.
 """
 
 # pyright: reportMissingImports=false
@@ -31,7 +31,7 @@ class _Augmenting(CloverForCausalLM):
         target = self.config.target_config
         short = short_config(target, getattr(self.config, "num_augmenting_layers", 1))
         config = vllm_config.with_hf_config(short, architectures=target["architectures"])
-        config.quant_config = None  # the draft's layers are not quantized, whatever the target's are
+        config.quant_config = None  # because the draft's layers are never quantized
         self.layers: Any = initialize_model(vllm_config=config, prefix=maybe_prefix(prefix, "clover"))
         self._tables = {
             f"layers.{name}.weight"
@@ -64,7 +64,7 @@ class Clover2ForCausalLM(_Augmenting):
 
 
 class Clover1ForCausalLM(_Augmenting):
-    """Clover-1 on vLLM. The driver does not say how deep a pass is, and each depth has a head: they are counted."""
+    """Clover-1 on vLLM. It counts the passes, because each depth has a head, and the driver does not give the depth."""
 
     draft_class = Clover1Draft
     depth: Tensor
@@ -76,7 +76,7 @@ class Clover1ForCausalLM(_Augmenting):
             raise ValueError(
                 f"this Clover-1 draft has {self.config.num_heads} heads: it cannot draft {drafted} tokens"
             )
-        # The count is on the device, so that a captured CUDA graph counts too.
+        # The count is on the device, so that a captured CUDA graph also counts.
         self.register_buffer("depth", torch.zeros(1, dtype=torch.long), persistent=False)
 
     def add_attention(self, vllm_config: VllmConfig, prefix: str) -> None:
@@ -101,7 +101,7 @@ class Clover1ForCausalLM(_Augmenting):
 
 
 class _NoNorm(nn.Module):
-    """Stands for the final norm of a stack that has none, with the signature of vLLM's norms."""
+    """A replacement for the final norm that only adds the residual, with the signature of vLLM's norms."""
 
     def forward(self, states: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         return states + residual, residual
