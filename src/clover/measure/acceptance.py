@@ -1,7 +1,7 @@
-"""Count what the engine accepts of a draft: τ, per depth, per group of prompts and by kind of token.
+"""Count the draft tokens that the engine accepts: τ, per depth, per group of prompts and per kind of token.
 
-A step emits accepted draft tokens and, last, one bonus token that the target adds itself. A text may end on either, and
-its last step does not say which; so the last token of each text is in τ as τ is defined, but in no kind.
+A step emits accepted draft tokens, and then one bonus token from the target. The last token of a text may be either,
+and its step does not record which. So the last token of each text counts in τ, but in no kind of token.
 """
 
 from collections import Counter
@@ -24,9 +24,9 @@ _FIRST_RANGE = 256  # positions
 
 @dataclass(frozen=True)
 class Group:
-    """The prompts of one group, by their hashes, each with its acceptance.
+    """The prompts of one group, as hashes, each with its acceptance.
 
-    The errors of its estimates are standard errors over prompts.
+    The errors of the estimates are standard errors over prompts.
     """
 
     name: str
@@ -40,16 +40,16 @@ class Group:
 
     @property
     def tau(self) -> Estimate:
-        """Return the tokens per step, the bonus token included."""
+        """Return the tokens per step, including the bonus token."""
         return ratio(tau_pairs(self.acceptances))
 
     @property
     def depths(self) -> list[Estimate]:
-        """Return the share accepted at depth 1, 2, … of the steps that got to a draft there."""
+        """Return, for depth 1, 2, …, the share accepted of the steps that reached a draft token there."""
         return [ratio(depth_pairs(self.acceptances, depth)) for depth in range(len(self.total.attempts))]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all numbers as JSON values; `per_prompt` has the new tokens and steps, `prompt_hashes` the prompts."""
+        """Return all numbers as JSON values; `per_prompt` has new tokens and steps, `prompt_hashes` the prompts."""
         errors = {"tau_error": self.tau.error, "depth_errors": [depth.error for depth in self.depths]}
         each = {"per_prompt": tau_pairs(self.acceptances), "prompt_hashes": list(self.prompts)}
         counts = self.total.to_dict() | each
@@ -58,7 +58,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Share:
-    """The share, 0 … 1, of accepted draft tokens among the `emitted` new tokens of a kind; others are bonus tokens."""
+    """The share, 0 … 1, of accepted draft tokens in the `emitted` new tokens of a kind; the rest are bonus tokens."""
 
     kind: str
     emitted: int
@@ -67,7 +67,7 @@ class Share:
 
 @dataclass(frozen=True)
 class PositionBin:
-    """The steps of some texts that begin at positions `start` to `end` - 1, prompts counted, and their τ."""
+    """The steps that begin at positions `start` to `end` - 1, prompts included, and their τ."""
 
     start: int
     end: int
@@ -79,9 +79,9 @@ class PositionBin:
 
 @dataclass(frozen=True)
 class EvaluatedSetting:
-    """The acceptance of one tree, as the user named it, at one temperature.
+    """The acceptance of one tree, by the user's name for it, at one temperature.
 
-    `budget` counts the draft tokens that one tree has at most, the root excluded.
+    `budget` is the most draft tokens in one tree, without the root.
     """
 
     tree: str
@@ -104,12 +104,12 @@ class EvaluatedSetting:
 
 
 def tau_pairs(acceptances: Sequence[Acceptance]) -> list[tuple[int, int]]:
-    """Return the tokens and the steps of each text; their ratio is τ."""
+    """Return the tokens and the steps of each text, whose ratio is τ."""
     return [(one.emitted, one.steps) for one in acceptances]
 
 
 def depth_pairs(acceptances: Sequence[Acceptance], depth: int) -> list[tuple[int, int]]:
-    """Return, of each text, the steps that accepted a token at `depth`, from 0, and those that got to a draft there."""
+    """Return, per text, the steps that accepted a token at `depth`, from 0, and those that reached a draft there."""
     return [(sum(one.histogram[depth + 1 :]), sum(one.attempts[depth : depth + 1])) for one in acceptances]
 
 
@@ -122,7 +122,7 @@ def count_groups(prompts: Sequence[TaskPrompt], run: Run) -> tuple[Group, ...]:
 
 
 def prompt_hash(tokens: Sequence[int]) -> str:
-    """Return 8 hexadecimal digits that stand for the tokens of a prompt.
+    """Return a hash of the tokens of a prompt, as 8 hexadecimal digits.
 
     >>> prompt_hash((1, 23)) == prompt_hash([1, 23]) != prompt_hash((12, 3))
     True
@@ -131,7 +131,7 @@ def prompt_hash(tokens: Sequence[int]) -> str:
 
 
 def count_kinds(prompts: Sequence[TaskPrompt], run: Run, tokenizer: Any) -> tuple[Share, ...]:
-    """Return the share of accepted draft tokens per kind of token that occurs, in the order of TOKEN_KINDS."""
+    """Return the share of accepted draft tokens for each kind that occurs, in the order of TOKEN_KINDS."""
     texts = [
         ([*prompt.tokens, *new[:-1]], len(prompt.tokens))
         for prompt, new in zip(prompts, run.texts, strict=True)
@@ -150,7 +150,7 @@ def count_kinds(prompts: Sequence[TaskPrompt], run: Run, tokenizer: Any) -> tupl
 
 
 def count_places(prompts: Sequence[TaskPrompt], run: Run) -> tuple[PositionBin, ...]:
-    """Return τ by the position at which steps begin: below 256, and from there on in ranges that double."""
+    """Return τ by the first position of steps: below 256, and then in ranges that double."""
     places: dict[int, dict[int, list[int]]] = {}  # by range and text, its tokens and steps
     for text, (prompt, steps) in enumerate(zip(prompts, run.steps, strict=True)):
         at = len(prompt.tokens)

@@ -1,4 +1,4 @@
-"""The time that a command may use for measuring: kept, refined until it is used up, and ended early by Ctrl-C."""
+"""The time that a command may use to measure. Ctrl-C ends it early."""
 
 import os
 import time
@@ -13,24 +13,24 @@ import torch
 from clover.measure.report.progress import Progress
 from clover.measure.report.words import duration
 
-# Linux counts here, for each processor, the ticks of user, nice, system, idle, iowait, irq, softirq, steal.
+# In this file Linux counts, for each processor, the ticks of user, nice, system, idle, iowait, irq, softirq, steal.
 _STAT = Path("/proc/stat")
-_ROUGH = 0.25  # cores that are missing
-_LATE = 1.05  # More than this share of the time is told: less is one step, or the report.
+_ROUGH = 0.25  # a smaller lack of cores does not matter
+_LATE = 1.05  # the report mentions a larger share of the time; below, one step or the report explains it
 Thing = TypeVar("Thing")
 Clock = Callable[[], float]
-Enough = Callable[[], bool]  # whether work has to end, however much there is still to do
+Enough = Callable[[], bool]  # whether work must end, even if it is not complete
 
 
 def never() -> bool:
-    """Return False: work without a limit."""
+    """Return False, for work without a limit."""
     return False
 
 
 class Budget:
-    """Minutes from now on, loading included.
+    """A number of minutes from now on, loading included.
 
-    `done` counts the finished pieces of work, and `interrupted` is set once Ctrl-C has ended the work.
+    `done` counts the finished pieces of work, and `interrupted` is True after Ctrl-C has ended the work.
     """
 
     def __init__(self, minutes: float, clock: Clock = time.monotonic):
@@ -50,16 +50,16 @@ class Budget:
 
     @property
     def share(self) -> float:
-        """Return the share of the time that is used up."""
+        """Return the used share of the time."""
         return self.used / (60 * self.minutes) if self.minutes else 1.0
 
     def part(self, share: float = 1.0) -> Enough:
-        """Return a function that says whether this share of the time that is left now is used up."""
+        """Return a function that returns whether this share of the time left now has been used."""
         end = self.used + share * max(self.left, 0.0)
         return lambda: self.used >= end
 
     def start(self, progress: Progress) -> None:
-        """Say how long it may take, and whether other programs disturb the measuring."""
+        """Print how long the measurement may take, and whether other programs disturb it."""
         self._loaded = self.used
         progress.log(f"measuring for {duration(self.left)} at most; Ctrl-C prints what there is")
         for _, words in self.facts:
@@ -67,7 +67,7 @@ class Budget:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """Return the lines of a report's card about a busy machine, and about time that could not be kept, if so."""
+        """Return the lines of a report's card about a busy machine and exceeded time, if they apply."""
         words, late = self._others.words, self.used > _LATE * 60 * self.minutes
         facts = [("busy", words)] if words else []
         if late and self._loaded:
@@ -78,7 +78,7 @@ class Budget:
         return facts
 
     def each(self, things: Iterable[Thing]) -> Iterator[Thing]:
-        """Yield things as long as the longest piece of work so far would end in time; the very first in any case."""
+        """Yield the first thing, and others while a piece of work as long as the longest so far would end in time."""
         longest = 0.0
         for thing in things:
             if self.done and longest > self.left:
@@ -90,7 +90,7 @@ class Budget:
 
     @contextmanager
     def until_interrupted(self) -> Iterator[None]:
-        """End the block at Ctrl-C, without an error if some piece of work is finished."""
+        """End the block at Ctrl-C, without an error if at least one piece of work is finished."""
         try:
             yield
         except KeyboardInterrupt:
@@ -100,14 +100,14 @@ class Budget:
 
     @property
     def why(self) -> str:
-        """Return what ended the work before all of it was done."""
+        """Return the reason why the work ended before it was complete."""
         return "Ctrl-C" if self.interrupted else f"--max-minutes {self.minutes:g}"
 
 
 def growing_parts(count: int, most: int) -> Iterator[list[int]]:
     """Yield the numbers below `count` in parts of 1, 2, 4, … up to `most`.
 
-    Their order is that of their reversed bits, so that each part is spread over all of them.
+    They are in the order of their reversed bits, so that each part is spread over the whole range.
 
     >>> list(growing_parts(8, 4))
     [[0], [4, 2], [6, 1, 5, 3], [7]]
@@ -122,9 +122,9 @@ def growing_parts(count: int, most: int) -> Iterator[list[int]]:
 
 
 class OtherPrograms:
-    """The processor time that other programs use from now on, where the system reports it.
+    """The processor time that other programs use from now on, if the system reports it.
 
-    `read` returns the seconds of a clock, of all programs on this program's processors, and of this program; or None.
+    `read` returns seconds of a clock, of all programs on this program's processors, and of this program; or None.
     """
 
     def __init__(self, read: Callable[[], tuple[float, float, float] | None] | None = None):
@@ -133,7 +133,7 @@ class OtherPrograms:
 
     @property
     def used(self) -> float | None:
-        """Return how many cores they used on the average; None where nothing is known."""
+        """Return how many cores other programs used on average; None if that is unknown."""
         now = self._read()
         if self._before is None or now is None:
             return None
@@ -142,7 +142,7 @@ class OtherPrograms:
 
     @property
     def words(self) -> str | None:
-        """Return that they disturb the measuring, and how to do without; None if they do not."""
+        """Return a warning that other programs disturb the measurement, with advice; None if they do not."""
         used = self.used
         return (
             None if used is None else busy_words(used, len(os.sched_getaffinity(0)), torch.get_num_threads())
@@ -150,7 +150,7 @@ class OtherPrograms:
 
 
 def busy_words(others: float, cores: int, threads: int) -> str | None:
-    """Return that other programs use so many cores; None where that leaves one for each thread.
+    """Return a warning that other programs use so many cores; None if a core is left for each thread.
 
     >>> busy_words(1.6, 2, 2)
     'other programs use 1.6 of 2 cores: numbers below are rough, --threads 1 is faster'
@@ -166,7 +166,7 @@ def busy_words(others: float, cores: int, threads: int) -> str | None:
 
 
 def _processor_times() -> tuple[float, float, float] | None:
-    """Return the seconds of the clock, of all programs on this program's processors, and of this program."""
+    """Return seconds of the clock, of all programs on this program's processors, and of this program."""
     if not _STAT.is_file():
         return None
     names = {f"cpu{number}" for number in os.sched_getaffinity(0)}

@@ -1,7 +1,7 @@
-"""Measure the ceilings of a device: the speed at which it reads memory and multiplies matrices.
+"""Measure the ceilings of a device: the speed of reading memory, and of multiplying matrices.
 
-Reading is measured with a matrix as large as the weights, so that weights which fit into a cache are compared with
-the speed of that cache.
+The matrix for the speed of reading is as large as the weights. So weights that fit into a cache are compared with the
+speed of that cache.
 """
 
 import time
@@ -17,16 +17,16 @@ from clover.target import TargetModel
 
 _REPEATS = 7
 _COLUMNS = 4096
-_LARGEST_READ = 2**30  # bytes; beyond it every cache is left behind
+_LARGEST_READ = 2**30  # bytes; larger than every cache
 _SMALLEST_READ = 2**20
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The device's ceilings, and what a decoding step of the target needs at least.
+    """The device's ceilings, and the least that a decoding step of the target needs.
 
-    A step reads `weight_bytes` whatever the batch: of a mixture of experts, the experts of one token.
-    `flops_per_token` counts the products with these weights; attention comes on top.
+    A step reads `weight_bytes` for any batch size; in a mixture of experts these are the experts of one token.
+    `flops_per_token` counts the products with these weights, without attention.
     """
 
     weight_bytes: int
@@ -36,7 +36,7 @@ class Limits:
 
     @property
     def read_seconds(self) -> float:
-        """Return the least time for reading the weights once."""
+        """Return the minimum time to read the weights once."""
         return self.weight_bytes / self.bytes_per_second
 
     @property
@@ -47,14 +47,14 @@ class Limits:
         return "ceilings", f"{speeds}; a step reads {step}"
 
     def product_seconds(self, tokens: int) -> float:
-        """Return the least time for the matrix products of so many tokens."""
+        """Return the minimum time for the matrix products of so many tokens."""
         return tokens * self.flops_per_token / self.flops_per_second
 
 
 def measure_limits(target: TargetModel) -> Limits:
-    """Count what a step of the target reads and multiplies, and measure the device's ceilings for that.
+    """Count the bytes and products of a step of the target, and measure the device's ceilings for them.
 
-    A step reads all weights but the embedding table, and that, too, if it is also the lm_head.
+    A step reads all weights except the embedding table, unless that table is also the lm_head.
     """
     embedding = target.embedding_weight
     tied = embedding.data_ptr() == target.lm_head_weight.data_ptr()
@@ -73,13 +73,13 @@ def measure_limits(target: TargetModel) -> Limits:
 
 
 def _share(weight: Tensor, config: Any) -> float:
-    """Return the share of a weight that one token needs: of a weight of all experts, [E, …], those it is sent to."""
+    """Return the share of a weight that one token needs: for a weight of all experts [E, …], the token's experts."""
     chosen = getattr(config, "num_experts_per_tok", None) if weight.ndim == 3 else None
     return min(chosen / len(weight), 1.0) if chosen else 1.0
 
 
 def fastest(call: Callable[[], Tensor], device: torch.device) -> float:
-    """Return the seconds of the fastest of some calls, after one that does not count."""
+    """Return the seconds of the fastest of several calls, after a first one that does not count."""
     times = []
     for _ in range(1 + _REPEATS):
         started = time.perf_counter()

@@ -1,8 +1,8 @@
-"""Compare methods on the prompts of a session, in turn, as long as there is time; and report what came out.
+"""Compare methods that decode the prompts of a session in turn, while there is time; and report the results.
 
-`clover bench` and `clover demo` are both this; they differ in their methods, and in what is shown meanwhile.
-Whole texts take turns here, because a user waits for whole texts; `steps` lets single steps take turns, whose times a
-short measurement already knows.
+`clover bench` and `clover demo` both use this. They differ in their methods, and in the output during the run.
+Here whole texts take turns, because a user waits for whole texts. In `steps` single steps take turns, because their
+times are known after a short measurement.
 """
 
 import time
@@ -30,11 +30,11 @@ from clover.measure.speed_report import make_speed_report
 from clover.measure.timing import Run, TimedDecoding
 from clover.metrics import Acceptance
 
-TURN_SECONDS = 0.1  # where methods are watched
+TURN_SECONDS = 0.1  # in the live display
 _COLD_TOKENS, _WARM_TOKENS = 2, 8
-_SHORT = 1.0  # A warm-up of all methods is worth so many seconds.
-_FEWEST_TOKENS, _FEWEST_PROMPTS = 24, 4  # A slow target decodes so many prompts with fewer tokens.
-_LOOP, _PHRASE = 24, 16  # A loop repeats so many tokens at the end; its period is at most this.
+_SHORT = 1.0  # seconds; a second warm-up runs all methods only if that takes less
+_FEWEST_TOKENS, _FEWEST_PROMPTS = 24, 4  # a slow target decodes at least so many prompts, with fewer tokens
+_LOOP, _PHRASE = 24, 16  # the length of a loop at the end of a text, and its longest period
 T = TypeVar("T")
 Show = Callable[["Setting"], None]
 
@@ -44,10 +44,10 @@ class Setting:
     """Batches of one size and temperature, which several methods decode in turn, plain decoding first.
 
     Attributes:
-        prompts: how many of them are different, where `make_batches` filled a batch up with others' prompts.
-        runs: by the methods' names, of each batch its rounds.
-        turns: how many are over.
-        decodings, finished: of the turn that is running, what began on our engines, and what is done.
+        prompts: how many prompts are different, because `make_batches` fills up the last batch with the first prompts.
+        runs: for each method's name, the rounds of each batch.
+        turns: how many turns are over.
+        decodings, finished: in the current turn, the decodings begun on our engines, and the finished runs.
     """
 
     methods: Sequence[Method]
@@ -60,7 +60,7 @@ class Setting:
 
     @property
     def batch(self) -> Sequence[Request]:
-        """Return the batch whose turn it is; after the last one the first is next."""
+        """Return the current batch; the first follows after the last."""
         return self.batches[self.turns % len(self.batches)]
 
     @property
@@ -70,7 +70,7 @@ class Setting:
 
     @property
     def name(self) -> str:
-        """Return batch size and temperature in words."""
+        """Return batch size and temperature as text."""
         batch = f"batch {len(self.batch)}, " if len(self.batch) > 1 else ""
         return batch + mode(self.temperature)
 
@@ -82,9 +82,9 @@ class Setting:
     ) -> None:
         """Decode the next batch once with every method; `tell` is called with a line about each method.
 
-        Which method is first changes from turn to turn, so that whatever else the machine does slows all alike. If
-        `show` is there, engines alternate after about so many seconds, and it is called after each slice; its time does
-        not count. transformers' `generate` cannot be paused, and runs when it is first in line.
+        The order of the methods changes from turn to turn, so that other load on the machine slows all equally. If
+        `show` is given, engines alternate after about `seconds`, and `show` is called after each slice; its time does
+        not count. transformers' `generate` cannot be paused, so it runs as a whole.
         """
         waiting = order_of_turn(self.methods, self.turns)
         self.decodings, self.finished = {}, {}
@@ -114,14 +114,14 @@ class Setting:
 
     @property
     def measured(self) -> list[Measured]:
-        """Return what is known of each method so far, without the times of a step."""
+        """Return the measurements of each method so far, without the times of a step."""
         return (
             [Measured(one, self.runs[one.name], self.prompts) for one in self.methods] if self.turns else []
         )
 
     @property
     def words(self) -> str:
-        """Return the speeds so far in one line: of methods that draft the speed-up and τ, too."""
+        """Return the speeds so far in one line, with speed-ups, and with τ for methods with a draft."""
         plain, *others = self.measured
         parts = [f"plain decoding {rate(plain.speed)}"]
         for one in others:
@@ -131,7 +131,7 @@ class Setting:
 
     @property
     def table(self) -> Table:
-        """Return the speeds so far as a table, without what is known only at the end."""
+        """Return the speeds so far as a table, without the values that are known only at the end."""
         plain = self.measured[0]
         columns: dict[str, Callable[[Measured], str]] = {
             f"{self.name}, {number_of(len(plain.texts), 'text')}": lambda one: one.method.label,
@@ -148,7 +148,7 @@ class Setting:
 
 
 def order_of_turn(methods: Sequence[T], turn: int) -> list[T]:
-    """Return the methods in the order of a turn: each is first in one of them, and every other order is reversed.
+    """Return the methods in the order of a turn. Each is first in turn, and every second order is reversed.
 
     >>> ["".join(order_of_turn("abc", turn)) for turn in range(4)]
     ['abc', 'bac', 'cab', 'acb']
@@ -164,9 +164,9 @@ def measure_methods(
     rounds: int,
     progress: Callable[[float], None] = lambda share: None,
 ) -> list[Measured]:
-    """Decode all batches, of one size and temperature, so often with every method, after a warm-up.
+    """Decode all batches, of one size and temperature, `rounds` times with every method, after a warm-up.
 
-    `progress` is called with the share that is done, 0 … 1.
+    `progress` is called with the finished share, 0 … 1.
     """
     setting, total = Setting(methods, batches), rounds * len(batches)
     warm_up(methods, batches[0])
@@ -178,11 +178,11 @@ def measure_methods(
 
 @dataclass
 class Comparison:
-    """Methods that decode the prompts of a session at several settings, for as long as `budget` lets them.
+    """Methods that decode the prompts of a session at several settings, within a time `budget`.
 
     Attributes:
         tokens: most new tokens per prompt.
-        rounds: how often every method decodes all prompts at most.
+        rounds: how often every method decodes all prompts, at most.
     """
 
     session: Session
@@ -202,7 +202,7 @@ class Comparison:
         budget: Budget,
         shorten_texts: bool,
     ) -> Self:
-        """Warm up, and shorten the texts if not even some prompts would end in time otherwise."""
+        """Warm up, and shorten the texts if otherwise not even a few prompts would end in time."""
         settings, tokens = list[Setting](), session.max_new_tokens
         for size, temperature in product(sizes, temperatures):
             able = [one for one in methods if size == 1 or not one.one_text_only]
@@ -216,9 +216,9 @@ class Comparison:
         return cls(session, methods, settings, budget, tokens)
 
     def run(self, rounds: int, progress: Progress, show: Show | None = None) -> None:
-        """Decode all prompts so often, or as often as there is time for; Ctrl-C ends it, too.
+        """Decode all prompts `rounds` times, or until the time is up, or until Ctrl-C.
 
-        `progress` is called with the share done and, unless `show` is called meanwhile, the speeds now and then.
+        `progress` gets the finished share and, unless `show` is given, sometimes the speeds so far.
         """
         self.rounds = rounds
         self.budget.start(progress)
@@ -236,18 +236,18 @@ class Comparison:
 
     @property
     def _turns(self) -> list[Setting]:
-        """Return the settings in the order of their turns: a batch of each, then the next."""
+        """Return the settings in the order of their turns: one batch of each setting, then the next batch of each."""
         most = self.rounds * max(len(one.batches) for one in self.settings)
         return [one for turn in range(most) for one in self.settings if turn < self.rounds * len(one.batches)]
 
     @property
     def measured(self) -> list[Setting]:
-        """Return the settings that had a turn."""
+        """Return the settings that had at least one turn."""
         return [one for one in self.settings if one.turns]
 
     @cached_property
     def differences(self) -> list[TextDifference]:
-        """Return where texts of our engines differ from plain decoding's: greedy ones, of an exact target all."""
+        """Return the differences of our engines' texts from plain decoding's: greedy texts, or all of exact targets."""
         found, target = list[TextDifference](), self.session.target
         for one in self.measured:
             requests = [request for batch in one.batches for request in batch]
@@ -270,7 +270,7 @@ class Comparison:
         found: Sequence[Metrics],
         limits: Limits | None = None,
     ) -> Report:
-        """Return the report; `models` begins with the target, `found` are all metrics."""
+        """Return the report; `models` begins with the target, and `found` has all metrics."""
         first, prompts = self.settings[0], len(self.session.prompts)
         prompts, rounds = min(first.turns * len(first.batch), prompts), first.turns / len(first.batches)
         times = f"{rounds:.2g} rounds" if rounds > 1 else "1 round"
@@ -285,7 +285,7 @@ class Comparison:
         return make_speed_report(title, origin, facts, run, found, data, self._notes(found), exact)
 
     def _notes(self, found: Sequence[Metrics]) -> Iterator[tuple[str, str]]:
-        """Yield what a reader of the tables must know, each line with its label."""
+        """Yield notes for the reader of the tables, each with its label."""
         if any(len(one.batch) > 1 for one in self.settings):
             unable = [method.label for method in self.methods if method.one_text_only]
             yield from ((label, "no batches: transformers runs it on one text at a time") for label in unable)
@@ -312,14 +312,14 @@ class Comparison:
 
 
 def shorten(batch: Sequence[Request], tokens: int) -> list[Request]:
-    """Return the requests with so many new tokens at most."""
+    """Return the requests with at most `tokens` new tokens."""
     return [replace(one, max_new_tokens=min(one.max_new_tokens, tokens)) for one in batch]
 
 
 def warm_up(methods: Sequence[Method], batch: Sequence[Request]) -> float:
-    """Decode the first few tokens of a batch with every method; return the seconds for one token of each.
+    """Decode the first few tokens of a batch with every method; return the seconds for one token of all of them.
 
-    A second time decodes the first method alone if that takes long; all others are assumed to be as slow.
+    The second, timed pass runs only the first method if that is slow; the others are assumed to be as slow.
     """
     for one in methods:
         one.decode(shorten(batch, _COLD_TOKENS))
@@ -334,7 +334,7 @@ def warm_up(methods: Sequence[Method], batch: Sequence[Request]) -> float:
 
 
 def affordable_tokens(seconds: float, left: float, most: int) -> int:
-    """Return how many new tokens let some prompts end in time, when one token of all takes so many seconds.
+    """Return how many new tokens per prompt fit into the time `left`, if one token of all takes so many seconds.
 
     >>> affordable_tokens(0.1, 60.0, 128), affordable_tokens(1.0, 60.0, 128), affordable_tokens(9.0, 60.0, 128)
     (128, 60, 24)
@@ -343,7 +343,7 @@ def affordable_tokens(seconds: float, left: float, most: int) -> int:
 
 
 def repeats(text: Sequence[int]) -> bool:
-    """Return whether a text ends in a phrase of at most 16 tokens that it writes again and again.
+    """Return whether a text ends in a repeated phrase of at most 16 tokens.
 
     >>> repeats([1, 2, 3, *[4, 5] * 13]), repeats(range(40))
     (True, False)
@@ -356,7 +356,7 @@ def repeats(text: Sequence[int]) -> bool:
 
 
 def auto_words(auto: Acceptance, found: Sequence[Metrics]) -> str:
-    """Return how often auto drafted, and what to do if that was seldom although a tree was faster."""
+    """Return how often auto drafted, with advice if that was rare although another tree was faster."""
     drafted = auto.attempts[0] if auto.attempts else 0
     fastest = max((one for one in found if one.ideal_share is not None), key=lambda one: one.speedup)
     advice = "; run clover tune" if fastest.method != AUTO and drafted < auto.steps / 2 else ""

@@ -1,6 +1,6 @@
-"""`clover cost`: the τ that a draft must reach here, and after how many tokens its training has paid for itself.
+"""`clover cost`: the τ that a draft must reach on this machine, and the number of tokens that pay for its training.
 
-Training costs T · p_train; each token saves (t_plain - t_plain / s) · p_serve, s being the speed-up. So
+Training costs T · p_train, and each token saves (t_plain - t_plain / s) · p_serve, with the speed-up s. So
 
     n* = T · (p_train / p_serve) / (t_plain · (1 - 1/s))
 """
@@ -40,12 +40,12 @@ from clover.train.record import RECORD_FILE, read_record
 from clover.tree import TreeShape
 
 SPEEDUPS = (1.0, 1.5, 2.0)
-_STEPS, _FEWEST = 80, 2  # Steps of each tree that are timed, and the least, however late it is.
+_STEPS, _FEWEST = 80, 2  # timed steps of each tree, and the minimum, even if the time is up
 _CHAINS = (1, 2, 4, 8)
-_WRITING_SHARE = 0.3  # The share of a batch size's time for the text that is forced.
-_TAUS = (2.0, 3.0, 4.0)  # A training pays at these, if the user names none.
+_WRITING_SHARE = 0.3  # the share of a batch size's time in which the target writes the forced text
+_TAUS = (2.0, 3.0, 4.0)  # the default values of τ for the table of tokens that pay for a training
 _HOUR = 3600.0
-# By short trainings; docs/results.md has commands, dates, revisions and machines.
+# Results of short trainings; docs/results.md has commands, dates, revisions and machines.
 _REACHED = (
     "in ten minutes of training, SmolLM2-135M: τ 1.50 ± 0.06 with a chain of 3, 1.95 ± 0.08 with 25 nodes (clover2); "
     "in eight, Qwen2.5-Coder-0.5B on code: 1.62 ± 0.07 with a chain of 5, 2.06 ± 0.14 with 25 nodes (docs/results.md)"
@@ -54,10 +54,10 @@ _REACHED = (
 
 @dataclass(frozen=True)
 class TrainingCost:
-    """The seconds of a training, and money per hour of the machine that trains and of the one that decodes.
+    """The seconds of a training, and the prices per hour of the machine that trains and of the one that decodes.
 
-    Without both prices an hour of either counts alike. `start_from` is a draft that the training went on from, whose
-    own training is not in `seconds`.
+    Unless both prices are known, an hour of either costs the same. `start_from` is the draft that the training started
+    from; `seconds` do not include the training of that draft.
     """
 
     seconds: float
@@ -67,7 +67,7 @@ class TrainingCost:
 
     @property
     def words(self) -> str:
-        """Return time and money, as far as known.
+        """Return time and cost as text, as far as they are known.
 
         >>> TrainingCost(90, start_from="first").words
         '1:30 min; it went on from first, whose training is not counted'
@@ -80,9 +80,9 @@ class TrainingCost:
         return words
 
     def paying_tokens(self, plain_seconds: float, speedup: float) -> float | None:
-        """Return the tokens after which it has paid for itself, or None for never.
+        """Return the number of tokens that pays for the training; None if none does.
 
-        `plain_seconds` are plain decoding's per token.
+        `plain_seconds` is the time per token of plain decoding.
 
         >>> TrainingCost(3600).paying_tokens(0.01, 2.0), TrainingCost(3600, 1.0, 2.0).paying_tokens(0.01, 2.0)
         (720000.0, 360000.0)
@@ -94,7 +94,7 @@ class TrainingCost:
 
 
 def recorded_cost(draft: str) -> TrainingCost | None:
-    """Return what a draft's last training took, by the record in its directory, if any; UserError if it is damaged."""
+    """Return the cost of a draft's last training from its record; None without a record; UserError if it is damaged."""
     if not Path(draft, RECORD_FILE).is_file():
         return None
     record = read_record(draft)
@@ -105,7 +105,7 @@ def recorded_cost(draft: str) -> TrainingCost | None:
 def run_cost(options: CostOptions, console: Console | None = None, errors: Console | None = None) -> None:
     """Measure, print the tables, and write the JSON file.
 
-    UserError if an option, a file or a model cannot be used; before anything is measured where possible.
+    UserError, if possible before anything is measured, if an option, a file or a model cannot be used.
     """
     shapes, budget = _check(options), Budget(options.max_minutes)
     with Progress(errors) as progress:
@@ -130,7 +130,7 @@ def run_cost(options: CostOptions, console: Console | None = None, errors: Conso
 
 
 def _check(options: CostOptions) -> list[TreeShape]:
-    """Return the trees that were named; UserError, before any time is spent, for options that exclude each other."""
+    """Return the trees from the options; UserError, before any time is spent, for options that conflict."""
     if not options.draft:
         find_system(options.system or DEFAULT_SYSTEM)
     elif options.system is not None:
@@ -156,7 +156,7 @@ def _check(options: CostOptions) -> list[TreeShape]:
 
 
 def _new_draft(options: CostOptions, target: TargetWeights) -> DraftModel:
-    """Return a draft with random weights: steps take as long with any."""
+    """Return a draft with random weights, because the time of a step does not depend on them."""
     torch.manual_seed(options.seed)
     size = options.draft_vocabulary or default_size(target.vocab_size)
     draft: Any = find_system(options.system or DEFAULT_SYSTEM).from_target(target, draft_vocab_size=size)
@@ -164,7 +164,7 @@ def _new_draft(options: CostOptions, target: TargetWeights) -> DraftModel:
 
 
 def _training(options: CostOptions) -> TrainingCost | None:
-    """Return the cost that the user states, or the recorded one; None where neither is known."""
+    """Return the cost of the training from the options, or from its record; None if neither is known."""
     cost = recorded_cost(packaged.draft_place(options.draft)) if options.draft else None
     cost = cost if options.minutes is None else TrainingCost(60 * options.minutes)
     if cost is None and options.price is not None:
@@ -173,7 +173,7 @@ def _training(options: CostOptions) -> TrainingCost | None:
 
 
 def _usual_shapes(draft: DraftModel) -> list[TreeShape]:
-    """Return chains, and last the draft's own tree."""
+    """Return chains, and then the draft's own tree."""
     own, depths = own_shape(draft), [depth for depth in _CHAINS if depth <= draft.max_depth]
     return [*(shape for shape in map(TreeShape.chain, depths) if shape != own), own]
 
@@ -188,7 +188,7 @@ def _measure(
 ) -> list[TreeCost]:
     """Return the costs of each tree at each batch size.
 
-    A line shows the result of each size as soon as it is known.
+    The result of each batch size is printed as soon as it is known.
     """
     budget.start(progress)
     progress.begin(len(options.batch_sizes))
@@ -205,7 +205,7 @@ def _measure(
 
 
 def first_words(costs: Sequence[TreeCost]) -> str:
-    """Return what was found at one batch size in one line: the tree that needs the lowest τ to pay.
+    """Return the result of one batch size in one line: the tree that needs the lowest τ to pay.
 
     >>> from clover.measure.step_costs import TextCost
     >>> from clover.measure.steps import StepCost
@@ -266,7 +266,7 @@ def _report(
 
 
 def _missing(sizes: Sequence[int], shapes: Sequence[TreeShape], costs: Sequence[TreeCost]) -> Iterator[str]:
-    """Yield, in words, which batch sizes were not timed, and at the others which trees were not."""
+    """Yield descriptions of the trees that were not timed, and of the batch sizes that were not timed at all."""
     timed = {(one.plain.step.batch_size, one.drafted.step.tree) for one in costs}
     names, reached = [StaticTree(shape).name for shape in shapes], {size for size, _ in timed}
     for size in sorted(reached):
@@ -277,7 +277,7 @@ def _missing(sizes: Sequence[int], shapes: Sequence[TreeShape], costs: Sequence[
 
 
 def tau_table(costs: Sequence[TreeCost], taus: Sequence[float]) -> Table:
-    """Return the τ that each of SPEEDUPS needs, and the speed-up at each of `taus`."""
+    """Return a table of the τ that each of SPEEDUPS needs, and of the speed-up at each of `taus`."""
     columns = {
         "plain\nstep, ms": lambda one: _milliseconds(one.plain.step.seconds, one.plain.step.error),
         "step,\nms": lambda one: _milliseconds(
@@ -291,7 +291,7 @@ def tau_table(costs: Sequence[TreeCost], taus: Sequence[float]) -> Table:
 
 
 def break_even_table(costs: Sequence[TreeCost], training: TrainingCost, taus: Sequence[float]) -> Table:
-    """Return the tokens after which the training has paid for itself, with the last tree of each batch size."""
+    """Return a table of the number of tokens that pays for the training, for the last tree of each batch size."""
     columns = {f"at τ {tau:g}": partial(_paying_cell, training, tau) for tau in taus}
     last = {one.plain.step.batch_size: one for one in costs}.values()
     return _table("Tokens after which the training has paid for itself", last, columns)

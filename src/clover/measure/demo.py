@@ -27,11 +27,11 @@ _CPU_DEPTH = 4
 def run_demo(
     options: DemoOptions, console: Console | None = None, errors: Console | None = None
 ) -> tuple[Report, bool]:
-    """Measure, show, and write the picture and the JSON lines.
+    """Measure, show the results, and write the picture and the JSON lines.
 
-    Returns the report, and whether a greedy text differs in a way that rounding does not explain. UserError if an
-    option, a file or a model cannot be used; before anything is measured where possible. `console` is for the report,
-    `errors` for the progress; standard output and error when left out.
+    Returns the report, and whether a greedy text differs in a way that rounding does not explain. UserError, if
+    possible before anything is measured, if an option, a file or a model cannot be used. `console` is for the report,
+    `errors` for the progress; the defaults are standard output and standard error.
     """
     _check(options)
     budget, console = Budget(options.max_minutes), console or standard_output()
@@ -66,7 +66,7 @@ def run_demo(
 
 
 def _check(options: DemoOptions) -> None:
-    """Raise a UserError, before any time is spent, for what would fail at the end."""
+    """Raise UserError, before any time is spent, for errors that would otherwise appear at the end."""
     tree = None if options.tree is None else parse_tree(options.tree)
     if options.temperature and tree and not tree.exact:
         raise UserError(
@@ -79,7 +79,7 @@ def _check(options: DemoOptions) -> None:
 
 
 def drafted_methods(session: Session, options: DemoOptions) -> Iterator[Method]:
-    """Yield a method for each draft, named by `draft_names`; drafts of the package have names already."""
+    """Yield a method for each draft, named by `draft_names`; drafts of the package keep their own names."""
     drafts = session.drafts
     names = draft_names(drafts) if options.drafts else [one.name.rpartition("/")[2] for one in drafts]
     for name, draft in zip(names, drafts, strict=True):
@@ -87,14 +87,14 @@ def drafted_methods(session: Session, options: DemoOptions) -> Iterator[Method]:
 
 
 def _usual_tree(draft: LoadedDraft) -> str:
-    """Return a chain where the draft names no tree and runs on a CPU, where each row takes time; else its own tree."""
+    """Return a chain if the draft has no tree and runs on a CPU, because each row takes time there; else its tree."""
     if draft.model.config.tree is not None or draft.model.target.device.type != "cpu":
         return OWN
     return f"chain:{min(_CPU_DEPTH, draft.model.max_depth)}"
 
 
 def draft_names(drafts: Sequence[LoadedDraft]) -> list[str]:
-    """Return a name for each draft: its system; if several have one, its directory, or else its path."""
+    """Return a name for each draft: its system if that is unique, else its directory's name, else its path."""
     taken = Counter([*(one.system for one in drafts), PLAIN, TRANSFORMERS])
     folders = Counter([*taken, *(Path(one.place).name for one in drafts)])
     names = []
@@ -107,7 +107,7 @@ def draft_names(drafts: Sequence[LoadedDraft]) -> list[str]:
 
 
 def _title(found: Sequence[Metrics]) -> str:
-    """Return the speed-up of the best method as a headline: of greedy text, and of sampled text."""
+    """Return a headline: the speed-up of the best method, for greedy and for sampled text."""
     drafted = [one for one in found if one.ideal_share is not None]
     best = max(drafted, key=lambda one: (one.temperature == 0, one.speedup))
     gains = [f"{one.speedup:.2f}× {mode(one.temperature)}" for one in drafted if one.method == best.method]

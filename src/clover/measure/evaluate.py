@@ -1,4 +1,4 @@
-"""`clover evaluate`: what the engine accepts of a draft, where it is weak, and how accurate it is at each depth."""
+"""`clover evaluate`: the acceptance of a draft, the tokens that it predicts badly, and its accuracy at each depth."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -42,7 +42,7 @@ Key = tuple[str, float]  # a tree and a temperature
 
 @dataclass
 class Evaluation:
-    """What has been measured so far: `order` numbers the prompts; by setting the runs, and their ranks for details."""
+    """The measurements so far: the numbers of the prompts in `order`, their runs by setting, and their rank paths."""
 
     session: Session
     order: list[int] = field(default_factory=list)
@@ -95,7 +95,7 @@ def run_evaluate(
 
 
 def _shortened(session: Session, options: EvaluateOptions, budget: Budget) -> Session:
-    """Return the session, with shorter texts if the first prompt would not end in time and no length was asked for."""
+    """Return the session. It has shorter texts if the first prompt would take too long, and the user set no length."""
     if options.max_new_tokens is not None:
         return session
     engine, first = session.engine((*options.trees, OWN)[0]), session.requests()[:1]
@@ -107,15 +107,15 @@ def _shortened(session: Session, options: EvaluateOptions, budget: Budget) -> Se
 def _measure(
     session: Session, options: EvaluateOptions, budget: Budget, progress: Progress
 ) -> tuple[list[EvaluatedSetting], HeadAccuracy | None]:
-    """Return the acceptance of each tree at each temperature and, with details, the accuracy on greedy text.
+    """Return the acceptance of each tree at each temperature and, with --details, the accuracy on greedy text.
 
-    First one prompt is measured at all settings, then more at a time, spread over all groups.
+    First a single prompt is measured at all settings, then more prompts at a time, spread over all groups.
     """
     if options.no_copies:
         session.draft.model.copy_nothing()
     engines = {tree: session.engine(tree) for tree in options.trees} or {OWN: session.engine(OWN)}
     settings = list(product(engines, options.temperatures))
-    greedy = (settings[0][0], 0.0)  # its texts are what the depths are measured on
+    greedy = (settings[0][0], 0.0)  # its texts are used to measure the depths
     needed = dict.fromkeys(settings) | ({greedy: None} if options.details else {})
     found, draft = Evaluation(session), session.draft.model.for_inference()
     budget.start(progress)
@@ -171,7 +171,7 @@ def _report(
 
 
 def depths_note(draft: DraftModel) -> str:
-    """Return how many depths the draft was trained for, and why there may be more."""
+    """Return a note on how many depths the draft was trained for, and why a tree may have more."""
     trained = draft.trained_depths
     more = "" if draft.max_depth == trained else "; it repeats its last step as deep as a tree goes"
     return f"The draft was trained for {number_of(trained, 'depth')}{more}."
@@ -184,14 +184,14 @@ def make_tables(
     heads: HeadAccuracy | None = None,
     note: str = "",
 ) -> list[Table]:
-    """Return acceptance, where the draft is weak, and the options.
+    """Return the tables of acceptance and of weak kinds of tokens, and the optional ones.
 
     Args:
-        settings: what was measured.
-        names: of trees, for people.
-        by_position: whether to show τ by place in the text.
-        heads: the accuracy at each depth; then the acceptance at each depth is shown, too.
-        note: what is to be said of the depths.
+        settings: the measurements.
+        names: readable names of trees.
+        by_position: whether to show τ by the position in the text.
+        heads: the accuracy at each depth; with it, the acceptance at each depth is shown, too.
+        note: a note on the depths.
     """
     names, some = names or {}, range(0, len(settings), _SIDE_BY_SIDE)
     tables = [_acceptance_table(settings, names, heads is not None)]

@@ -1,7 +1,7 @@
-"""Sort tokens into kinds by the text they stand for, whatever marks a tokenizer has for spaces and bytes.
+"""Sort tokens into kinds by their text, independent of a tokenizer's marks for spaces and bytes.
 
-A token is decoded after the tokens before it, and what it adds to the text decides: byte-level BPE ("Ġword"),
-SentencePiece ("▁word") and byte fallback ("<0xE2>") all come out alike.
+A token is decoded together with the tokens before it, and the text that it adds determines its kind. So byte-level BPE
+("Ġword"), SentencePiece ("▁word") and byte fallback ("<0xE2>") give the same kinds.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _CONTEXT = 4  # tokens that are decoded before a token
 
 
 def kinds_of(tokenizer: Any, texts: Sequence[tuple[Sequence[int], int]]) -> list[list[str]]:
-    """Return the kinds, of TOKEN_KINDS, of `tokens[start:]` of each text (tokens, start); the rest is context."""
+    """Return the kinds, from TOKEN_KINDS, of `tokens[start:]` in each text (tokens, start); the rest is context."""
     special = set(tokenizer.all_special_ids)
 
     @cache
@@ -35,10 +35,10 @@ def kinds_of(tokenizer: Any, texts: Sequence[tuple[Sequence[int], int]]) -> list
 
 
 def kind_of(before: str, after: str) -> str:
-    """Return the kind of the token that makes the text `before` into `after`.
+    """Return the kind of the token that turns the text `before` into `after`.
 
-    The first character that is no space decides: a letter or "_" (a word goes on if such a character or a digit stands
-    right before), a digit, or else punctuation. A token that is a part of a character is inside a word.
+    The first character that is not a space determines it: a letter or "_" (inside a word if a letter, a digit or "_"
+    is directly before it), a digit, or else punctuation. A token that is a part of a character is inside a word.
 
     >>> kind_of("def", "def area"), kind_of("def ar", "def area"), kind_of("x", "x[0")
     ('first of a word', 'inside a word', 'punctuation')

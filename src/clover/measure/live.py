@@ -23,7 +23,7 @@ _ON_SCREEN = 3000  # characters of a text that can be on the screen
 
 
 class Panels:
-    """The live display; a context manager. Its size follows the terminal's."""
+    """The live display; a context manager. Its size adapts to the terminal."""
 
     def __init__(self, console: Console, tokenizer: Any):
         self.console, self.tokenizer = console, tokenizer
@@ -31,12 +31,12 @@ class Panels:
 
     @property
     def fits(self) -> bool:
-        """Return whether there is a terminal, and one that is large enough."""
+        """Return whether there is a terminal that is large enough."""
         shown = self.console.is_terminal and not self.console.is_dumb_terminal
         return shown and self.console.width >= _MIN_WIDTH and self.console.height >= _MIN_HEIGHT
 
     def __enter__(self) -> Self:
-        """Start to draw on the lower part of the screen."""
+        """Start drawing on the lower part of the screen."""
         self._live.start()
         return self
 
@@ -45,11 +45,11 @@ class Panels:
         self._live.stop()
 
     def show(self, setting: Setting) -> None:
-        """Show a turn that is running."""
+        """Show the running turn."""
         self._live.update(self.render(setting), refresh=True)
 
     def render(self, setting: Setting) -> RenderableType:
-        """Return the whole display: a panel per method, and the totals of the prompts before."""
+        """Return the whole display: a panel per method, and the totals of the finished prompts."""
         rows = -(-(len(setting.methods) + 1) // _COLUMNS)
         height = min((self.console.height - 2) // rows - 2, _MAX_LINES)
         panels = [self._panel(setting, one, height) for one in setting.methods]
@@ -107,11 +107,11 @@ def _speed(setting: Setting, method: Method) -> str:
 
 
 def _colour(name: str, step: int) -> str:
-    """Return the colour of a method, mixed with white; the higher `step`, the more."""
+    """Return the colour of a method, mixed with white; a higher `step` is lighter."""
     red, green, blue = (round(255 * (part + (1 - part) * 0.25 * step)) for part in to_rgb(system_color(name)))
     return f"rgb({red},{green},{blue})"
 
 
 def _printable(text: str) -> str:
-    """Replace the characters that would move a terminal's cursor."""
+    """Replace characters that would move the terminal's cursor."""
     return "".join(c if c == "\n" or c.isprintable() else "�" for c in text.expandtabs(4))

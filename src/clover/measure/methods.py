@@ -1,4 +1,4 @@
-"""The ways to decode that are compared: our engines, and transformers' own `generate`."""
+"""The methods that are compared: our engines, and transformers' own `generate`."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _LOOKUP_TOKENS = 10  # the number in transformers' own documentation
 
 @dataclass(frozen=True, eq=False)
 class TransformersGenerate:
-    """transformers' own `generate` on the engine's requests, on the target's model object; plain by default.
+    """transformers' own `generate`, on the engine's requests and the target's model object; by default plain decoding.
 
-    Greedy texts are what plain decoding writes; sampled ones come from another random number generator, and can be
-    compared in distribution only. A target with int8 weights is compared with its plain ones, which transformers would
-    run, and which write other texts. `lookup_tokens` is what prompt lookup proposes per step; `assistant` is a model
+    Greedy texts equal those of our plain decoding. Sampled texts come from another random number generator, so only
+    their distribution can be compared. If the target runs int8 weights, `generate` still runs the plain ones, whose
+    texts differ. `lookup_tokens` is the number of tokens that prompt lookup proposes per step; `assistant` is a model
     that drafts.
     """
 
@@ -47,11 +47,11 @@ class TransformersGenerate:
 
     @property
     def one_row_only(self) -> bool:
-        """Return whether transformers refuses batches."""
+        """Return whether transformers cannot decode batches."""
         return self.lookup_tokens is not None or self.assistant is not None
 
     def __call__(self, batch: Sequence[Request]) -> Run:
-        """Decode requests of equal temperature and ends; of the rest only numbers of tokens and the seed are read."""
+        """Decode requests of equal temperature and ends; their other sampling options, except the seed, are ignored."""
         device = self.target.device
         longest = max(len(request.prompt) for request in batch)
         padding = [[0] * (longest - len(request.prompt)) for request in batch]
@@ -93,18 +93,18 @@ class TransformersGenerate:
         )
 
     def _text(self, row: Sequence[int], request: Request) -> tuple[int, ...]:
-        """Return the new tokens of a row, up to where it ends; an end-of-sequence token is the last of them."""
+        """Return the new tokens of a row up to its end, which includes an end-of-sequence token."""
         eos = self._ends(request)
         ends = [at for at, token in enumerate(row) if token in eos]
         return tuple(row[: min([request.max_new_tokens, *(at + 1 for at in ends[:1])])])
 
     def _ends(self, request: Request) -> list[int]:
-        """Return the tokens that end the text; an empty list, unlike None, replaces the model's own."""
+        """Return the tokens that end the text. An empty list, unlike None, replaces the model's own."""
         return list(self.target.eos_token_ids if request.eos is None else request.eos)
 
 
 class _StepCounter(BaseStreamer):
-    """Counts how many tokens each step wrote; `histogram[n]` steps wrote n + 1."""
+    """A counter of the tokens of each step; `histogram[n]` steps wrote n + 1 tokens."""
 
     def __init__(self) -> None:
         self.histogram: list[int] = []
@@ -118,7 +118,7 @@ class _StepCounter(BaseStreamer):
         self._prompt_seen = True
 
     def end(self) -> None:
-        """Do nothing, since nothing is left to be counted."""
+        """Do nothing, because all steps are counted already."""
 
 
 @dataclass(frozen=True)
@@ -136,12 +136,12 @@ class Method:
 
     @property
     def _other_weights(self) -> bool:
-        """Return whether it runs other weights than our engines."""
+        """Return whether the method runs other weights than our engines."""
         return isinstance(self.way, TransformersGenerate) and self.way.target.weights is not None
 
     @property
     def engine(self) -> Engine | None:
-        """Return the engine it runs on; None for transformers' ways."""
+        """Return the engine of the method; None for transformers' methods."""
         return self.way if isinstance(self.way, Engine) else None
 
     def decode(self, batch: Sequence[Request]) -> Run:
@@ -157,16 +157,16 @@ class Method:
 
     @property
     def nodes(self) -> int | None:
-        """Return the tokens that every step verifies per text, the root included; None where steps differ."""
+        """Return the tokens that every step verifies per text, root included; None if that number differs."""
         return self.engine.policy.max_nodes if self.engine and self.engine.tree.fixed_size else None
 
     @property
     def one_text_only(self) -> bool:
-        """Return whether it cannot decode batches."""
+        """Return whether the method cannot decode batches."""
         return isinstance(self.way, TransformersGenerate) and self.way.one_row_only
 
     def comparable(self, temperature: float) -> bool:
-        """Return whether its texts must be those of plain decoding, token by token."""
+        """Return whether the method's texts must equal those of plain decoding, token by token."""
         if self.engine is None:
             return temperature == 0 and not self._other_weights
         return temperature == 0 or self.engine.tree.exact
@@ -184,9 +184,9 @@ def method_names(trees: Sequence[str], reference: bool, assisted: bool) -> list[
 
 
 def make_method(name: str, session: Session, assistant: Any = None, compile: bool | str = False) -> Method:
-    """Return a method by one of this module's names or a tree's; UserError if `parse_tree` knows no such tree.
+    """Return a method by one of this module's names, or by the name of a tree; UserError if that tree is unknown.
 
-    `assistant` is a model of transformers, whose methods run without `compile`.
+    `assistant` is a transformers model. transformers' methods ignore `compile`.
     """
     if name in (TRANSFORMERS, TRANSFORMERS_LOOKUP, ASSISTED):
         lookup = _LOOKUP_TOKENS if name == TRANSFORMERS_LOOKUP else None

@@ -1,10 +1,10 @@
-"""Find at which rank a draft has each token that the target wrote: its accuracy, and the τ of every static tree.
+"""Find the rank that a draft gives to each token that the target wrote: for accuracy, and for the τ of static trees.
 
-A draft is forced along a text, through the session that the engine uses: at each position it commits the pair
-(h_t, x_{t+1}), and goes on, depth after depth, with the text's own tokens. At the text's n-th new token the *rank path*
-has, per depth, the rank of the token that really comes, 0 for the draft's first choice; it ends where the draft or the
-text does. A static tree that is grown there accepts the longest start of the rank path that it has as a node. In
-sampled texts ranks are those of the scores by which the target chooses.
+A draft is forced along a text, in the same session as in the engine: at each position it commits the pair
+(h_t, x_{t+1}), and continues, depth by depth, with the text's own tokens. The *rank path* at the n-th new token has,
+for each depth, the rank of the token that follows in the text; 0 is the draft's first choice. It ends with the draft's
+depths, or with the text. A static tree there accepts the longest prefix of the rank path that is one of its nodes. In
+sampled texts the ranks are those of the scores by which the target chooses.
 
 Shapes: B texts of a batch, T longest text, D depths, V vocabulary; N texts of all batches, K sizes of the top.
 """
@@ -26,10 +26,10 @@ from clover.measure.report.statistics import Estimate, ratio
 from clover.sampling import Sampler
 from clover.target import TargetWeights
 
-MAX_DEPTH = 12  # of a tree; with each depth more, ranks and costs are measured longer
-MAX_HEADS = 8  # depths whose accuracy is shown of a draft that goes down without end
+MAX_DEPTH = 12  # of a tree; each depth takes more time to measure
+MAX_HEADS = 8  # the most depths whose accuracy is shown, for drafts that repeat a step
 TOP = (1, 2, 3, 5, 10)
-_BATCH_TOKENS = 16384  # of texts that are run at once, unless one is longer
+_BATCH_TOKENS = 16384  # of texts that run together, unless a single text is longer
 RankPath = tuple[int, ...]
 TopCounts = tuple[tuple[tuple[int, ...], ...], ...]
 
@@ -43,10 +43,10 @@ def rank_texts(
     progress: Callable[[float], None] = lambda share: None,
     enough: Enough = never,
 ) -> list[tuple[RankPath, ...]]:
-    """Return, per text of new tokens, the rank path at each of them; a rank is V for what the draft cannot propose.
+    """Return, per text, the rank path at each new token; the rank of a token that the draft cannot propose is V.
 
-    `requests` have the prompts. `progress` is called after each batch with the share that is done, 0 … 1. Once `enough`
-    returns True, the other tokens are left out, of each batch all but those at its first position.
+    `requests` have the prompts. `progress` is called after each batch with the finished share, 0 … 1. After `enough`
+    returns True, each batch is measured only at its first position.
     """
     found: dict[int, tuple[RankPath, ...]] = {}
     starts = [len(request.prompt) for request in requests]
@@ -64,7 +64,7 @@ def rank_texts(
 
 
 def _batches(starts: Sequence[int], lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Yield numbers of texts to run together, which are forced from where the shortest of their prompts ends."""
+    """Yield numbers of texts to run together; they are forced from the end of their shortest prompt."""
     some, longest = list[int](), 0
     for number in sorted(range(len(starts)), key=starts.__getitem__):
         longest = max(longest, starts[number] + lengths[number])
@@ -84,7 +84,7 @@ def _ranks(
     max_depth: int,
     enough: Enough,
 ) -> Tensor:
-    """Return the rank of token t + 2 + d at depth d, from 0, of the trees at position t: Long [B, t, D], t ≤ T."""
+    """Return the rank of token t + 2 + d at depth d, from 0, in the trees at position t: Long [B, t, D], t ≤ T."""
     whole = [[*request.prompt, *new] for request, new in texts]
     longest, depths = max(map(len, whole)), min(draft.max_depth, max_depth)
     tokens = torch.tensor([[*text, *[0] * (longest - len(text))] for text in whole], device=target.device)
@@ -97,7 +97,7 @@ def _ranks(
     for position, depth, logits in forced_logits(draft, hidden, tokens, positions, depths):
         if depth == 0 and position > positions[0] and enough():
             return ranks[:, :position].cpu()
-        if depth == 0:  # The sampler counts new tokens: those after the prompt.
+        if depth == 0:  # The sampler counts only new tokens.
             sampler.commit(tokens[:, position + 1 : position + 2], (position + 1 >= lengths).long())
         scores = sampler.gumbel_scores(logits.unsqueeze(1), depth)[:, 0]
         ranks[:, position, depth] = _rank_of(scores, tokens[:, position + depth + 2])
@@ -107,17 +107,17 @@ def _ranks(
 def forced_logits(
     draft: DraftModel, hidden: Tensor, tokens: Tensor, places: Sequence[int], depths: int
 ) -> Iterator[tuple[int, int, Tensor]]:
-    """Run a draft at some positions of whole texts, depth after depth, forced with the text's own tokens.
+    """Run a draft at some positions of whole texts, depth by depth, forced with the text's own tokens.
 
     Args:
         draft: bound to its target.
-        hidden: [B, T, W] the target's hidden states of the kind that the draft reads.
+        hidden: [B, T, W] the target's hidden states, of the kind that the draft reads.
         tokens: Long [B, T].
-        places: positions, rising, below T - 2.
-        depths: at most so many.
+        places: positions in rising order, below T - 2.
+        depths: the most depths.
 
     Yields:
-        position t, depth d and logits [B, V] for token t + 2 + d, as far as the texts go; -inf for tokens that the
+        position t, depth d and logits [B, V] for token t + 2 + d, up to the end of the texts; -inf for tokens that the
         draft cannot propose.
     """
     rows, length = tokens.shape
@@ -138,7 +138,7 @@ def forced_logits(
 
 
 def _rank_of(logits: Tensor, tokens: Tensor) -> Tensor:
-    """Return the rank of tokens [B] in the order of logits [B, V]: V at -inf; of equals, the smaller token is first."""
+    """Return the rank of tokens [B] by logits [B, V]: V for -inf; of equal logits, the smaller token is first."""
     own = logits.gather(1, tokens[:, None])
     smaller = torch.arange(logits.shape[1], device=logits.device) < tokens[:, None]
     rank = ((logits > own) | ((logits == own) & smaller)).sum(1)
@@ -147,12 +147,12 @@ def _rank_of(logits: Tensor, tokens: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class HeadAccuracy:
-    """Counts over N texts. A head is right within k if the text's next token is among its k best.
+    """Counts over N texts. A head is right within k if the text's next token is among its k best tokens.
 
     Attributes:
-        positions: [N, D], that count.
-        forced: [N, D, K], right within TOP[k] where the head is forced with the text's tokens.
-        chained: [N, D, K], the same, and the first choices of all heads before were right, too.
+        positions: [N, D], the positions counted.
+        forced: [N, D, K], how often a head was right within TOP[k], forced with the text's tokens.
+        chained: [N, D, K], the same, but only if the first choices of all heads before were right, too.
     """
 
     positions: tuple[tuple[int, ...], ...]
@@ -161,7 +161,7 @@ class HeadAccuracy:
 
     @classmethod
     def of(cls, texts: Sequence[Sequence[RankPath]], heads: int) -> HeadAccuracy:
-        """Count the rank paths of texts at the first depths, one per head."""
+        """Count the rank paths of texts at the first `heads` depths."""
         counts = [_count_text(paths, heads) for paths in texts]
         return cls(*zip(*counts, strict=True)) if counts else cls((), (), ())
 
@@ -178,7 +178,7 @@ class HeadAccuracy:
         return [sum(column) for column in zip(*self.positions, strict=True)]
 
     def pairs(self, counts: TopCounts, head: int, rank: int) -> list[tuple[int, int]]:
-        """Return, of each text, how often a head was right within TOP[rank], and its positions.
+        """Return, for each text, how often a head was right within TOP[rank], and its number of positions.
 
         `counts` is `forced` or `chained`.
         """
@@ -192,7 +192,7 @@ class HeadAccuracy:
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return positions and shares per head and size of the top, as JSON values."""
+        """Return positions and shares per head and per size in TOP, as JSON values."""
         found: dict[str, Any] = {"top": list(TOP), "texts": len(self.positions), "positions": self.totals}
         for name in ("forced", "chained"):
             grid = self.shares(getattr(self, name))

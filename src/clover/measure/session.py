@@ -1,7 +1,7 @@
-"""What every measuring command works on: a target, its drafts and prompts, loaded once.
+"""The input of every command that measures: a target, its drafts and prompts, loaded once.
 
-Everything that can be wrong with a model or a file of prompts is a UserError of `Session.load`, before any time is
-spent on measuring.
+`Session.load` raises UserError for everything wrong with a model or a file of prompts, before any time is spent on
+measuring.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from clover.measure.timing import make_batches
 from clover.options import ModelOptions, command_line
 from clover.target import TargetModel
 
-DEVELOPMENT = "development"  # No published number uses this group of the embedded prompts.
-HELD_OUT = assets.HELD_OUT_PROMPTS.stem  # Published numbers are measured on this group.
-# These trees fit every draft, or need none.
+DEVELOPMENT = "development"  # a group of the embedded prompts that no published number uses
+HELD_OUT = assets.HELD_OUT_PROMPTS.stem  # the group of published numbers
+# Trees that fit every draft, or need none.
 PLAIN, AUTO, OWN, LOOKUP = "plain", "auto", "own", "lookup"
 
 
 @dataclass(frozen=True, eq=False)
 class LoadedDraft:
-    """A draft of a session: its name in reports, the directory or hub name it was loaded from, and the model."""
+    """A draft of a session: its name in reports, the directory or hub name of its files, and the model."""
 
     name: str
     place: str
@@ -41,7 +41,7 @@ class LoadedDraft:
 
     @property
     def system(self) -> str:
-        """Return the name of its draft system."""
+        """Return the name of the draft's system."""
         return str(self.model.config.model_type)
 
 
@@ -49,7 +49,7 @@ class LoadedDraft:
 class Session:
     """A target, its drafts, and prompts that leave room for `max_new_tokens` each.
 
-    `left_out` counts the prompts that were tried and are too long for the target's context.
+    `left_out` counts the prompts that are too long for the target's context.
     """
 
     target: TargetModel
@@ -69,17 +69,17 @@ class Session:
         max_prompts: int = 24,
         group: str = DEVELOPMENT,
     ) -> Self:
-        """Load the models and choose prompts; raise a UserError for what cannot be used.
+        """Load the models and choose prompts; UserError if any of them cannot be used.
 
         Args:
-            options: which target, and how it is loaded.
+            options: the target, and how to load it.
             drafts: directories, hub names, or names of drafts of this package. None in the list is the package's
-                default for the target, and None in place of the list means all that the package has for it.
-            files: prompts; for their defaults, and for the other arguments, see `choose_prompts`.
-            group: the embedded prompts to take.
+                default for the target; None instead of the list means all drafts that the package has for it.
+            files: files of prompts; `choose_prompts` explains the defaults, and the other arguments.
+            group: the group of embedded prompts to use.
         """
         files = (str(files),) if isinstance(files, Path) else files or ()
-        tasks = read_tasks(files) if files else []  # This comes first, because loading a target may last.
+        tasks = read_tasks(files) if files else []  # first, because loading a target may take long
         try:
             if options.target is not None and (drafts is None or None in drafts):
                 packaged.check_has_draft(options.target)
@@ -96,7 +96,7 @@ class Session:
 
     @property
     def left_out_words(self) -> str:
-        """Return how many prompts do not fit, for the end of a line that counts those that do; empty if all fit."""
+        """Return how many prompts do not fit, as an addition to the number of those that do; "" if all fit."""
         return f" ({self.left_out} more do not fit into the context)" if self.left_out else ""
 
     @property
@@ -107,9 +107,9 @@ class Session:
     def engine(
         self, tree: str | Tree, draft: LoadedDraft | None = None, compile: bool | str = False
     ) -> Engine:
-        """Return an engine that grows `tree` with the draft, or with the first one of the session.
+        """Return an engine that grows `tree` with the draft, by default the first one of the session.
 
-        UserError if `parse_tree` knows no such tree, or it is deeper than the draft.
+        UserError if the tree is unknown, or deeper than the draft.
         """
         tree = parse_tree(tree)
         if not tree.needs_draft:
@@ -127,7 +127,7 @@ class Session:
         return make_batches(tokens, size, temperature, self.max_new_tokens, self.target.longest_run, seed)
 
     def provenance(self, command: str, options: Any, files: str = "") -> Provenance:
-        """Return where a result of this session comes from; `files` as for `clover.options.command_line`."""
+        """Return the provenance of a result of this session; `files` as in `clover.options.command_line`."""
         return Provenance.here(command_line(command, options, files), self.target.device, self.target.dtype)
 
 
@@ -145,9 +145,9 @@ def _load_drafts(
 
 
 def choose_prompts(files: Sequence[str], target: TargetModel, max_new_tokens: int, limit: int) -> Chosen:
-    """Return at most `limit` prompts, which leave room for the new tokens.
+    """Return at most `limit` prompts that leave room for the new tokens.
 
-    They are those of the files; without files, questions of MT-bench for SmolLM2, and for other targets the embedded
+    They come from the files. The default is MT-bench's questions for SmolLM2, and for other targets the embedded
     prompts for development. UserError if the target has no tokenizer, a file cannot be used, or no prompt fits.
     """
     return _choose(read_tasks(files) if files else [], target, max_new_tokens, limit, DEVELOPMENT)

@@ -1,7 +1,7 @@
-"""The metrics of a method's runs: speed, where the time goes, how near the ideal it comes, and where texts differ.
+"""The metrics of a method's runs: speed, time per phase, share of the ideal speed-up, and differences of texts.
 
 A draft that costs nothing would make decoding τ · T_plain_step / T_verify_step times as fast; `ideal_share` is the
-speed-up divided by that. The speed-up counts the prefill and the ideal does not.
+speed-up divided by that ideal. The speed-up includes the prefill, but the ideal does not.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from clover.measure.timing import Run, time_decoding
 from clover.metrics import Acceptance
 from clover.target import TargetModel
 
-Rounds = Sequence[Sequence[Run]]  # of one method: of each batch its rounds
-_TIE = 1e-3  # logits so near may change places when more tokens run at once
+Rounds = Sequence[Sequence[Run]]  # of one method: the rounds of each batch
+_TIE = 1e-3  # logits closer than this may swap their order when more tokens run together
 
 
 @dataclass(frozen=True)
 class Metrics:
     """One line of a benchmark: a method at one batch size and temperature. docs/bench.md explains each number.
 
-    Where steps are not ours, what is known of them is None; so are the errors of a single batch or prompt.
+    The numbers of steps are None if the steps are not ours. Errors are None for a single batch or prompt.
     """
 
     method: str
@@ -60,9 +60,9 @@ class Measured:
     """The runs of one method in one setting.
 
     Attributes:
-        batches: of each batch its rounds.
-        prompts: how many prompts are different, where `make_batches` filled a batch up with others' prompts.
-        steps: mean seconds of a step, see `step_seconds`; None where steps are not ours, or not looked at.
+        batches: the rounds of each batch.
+        prompts: how many prompts are different, because `make_batches` fills up the last batch with the first prompts.
+        steps: mean seconds of a step, see `step_seconds`; None if steps are not ours, or were not measured.
         peak_memory: bytes, on a GPU.
     """
 
@@ -73,7 +73,7 @@ class Measured:
     peak_memory: int | None = None
 
     def with_steps(self, requests: Sequence[Request]) -> Measured:
-        """Add the times of a step; on a GPU those of one more run, which waits after each phase."""
+        """Add the times of a step; on a GPU they are from an extra run, which synchronises after each phase."""
         if self.method.engine is None:
             return self
         device = self.method.engine.target.device
@@ -95,7 +95,7 @@ class Measured:
 
     @property
     def tau(self) -> Estimate:
-        """Return the tokens per step, with its error over prompts, or over batches if no more is known."""
+        """Return the tokens per step, with the error over prompts, or over batches if prompts are not known."""
         parts = [part for run in self.first_round for part in (run.acceptances or (run.acceptance,))]
         different = min(self.prompts or len(parts), len(parts))
         of_prompts = [sum(parts[at::different], Acceptance()) for at in range(different)]
@@ -103,7 +103,7 @@ class Measured:
 
     @property
     def medians(self) -> list[tuple[int, float]]:
-        """Return the new tokens of each batch, and the median seconds of its rounds."""
+        """Return, for each batch, its new tokens and the median seconds of its rounds."""
         return [(rounds[0].tokens, median(run.seconds for run in rounds)) for rounds in self.batches]
 
     @property
@@ -113,16 +113,16 @@ class Measured:
 
     @property
     def texts(self) -> list[tuple[tuple[int, ...], ...]]:
-        """Return of each text of all batches what each round wrote."""
+        """Return, for each text of all batches, the tokens that each round wrote."""
         return [text for rounds in self.batches for text in zip(*(run.texts for run in rounds), strict=True)]
 
     def speedup(self, plain: Measured) -> Estimate:
-        """Return that of all batches together; where texts differ, plain decoding is scaled to as many tokens."""
+        """Return the speed-up over all batches; if texts differ, plain decoding is scaled to as many tokens."""
         pairs = zip(self.medians, plain.medians, strict=True)
         return ratio([(base * tokens / count, seconds) for (tokens, seconds), (count, base) in pairs])
 
     def identical_texts(self, plain: Measured) -> int:
-        """Return how many texts are plain decoding's in every round."""
+        """Return how many texts equal plain decoding's in every round."""
         return sum(set(texts) == {first} for texts, (first, *_) in zip(self.texts, plain.texts, strict=True))
 
     def metrics(
@@ -160,7 +160,7 @@ class Measured:
 
 
 def step_seconds(runs: Iterable[Run]) -> dict[str, float]:
-    """Return the mean seconds of a decoding step by phase, with "other", which no phase measures, and "total"."""
+    """Return the mean seconds of a decoding step by phase, with "other" for the rest of its time, and "total"."""
     runs = list(runs)
     steps = sum(run.clock.steps for run in runs)
     phases = {name: sum(run.clock.seconds[name] for run in runs) / steps for name in STEP_PHASES}
@@ -169,7 +169,7 @@ def step_seconds(runs: Iterable[Run]) -> dict[str, float]:
 
 
 class TextDifference(NamedTuple):
-    """A text that is not plain decoding's, in words; `defect` if rounding does not explain it."""
+    """The description of a text that differs from plain decoding's; `defect` if rounding does not explain it."""
 
     words: str
     defect: bool
@@ -178,10 +178,10 @@ class TextDifference(NamedTuple):
 def find_differences(
     target: TargetModel, requests: Sequence[Request], measured: Sequence[Measured]
 ) -> Iterator[TextDifference]:
-    """Yield texts that are not plain decoding's: all in an exact dtype, else the first of each method.
+    """Yield texts that differ from plain decoding's: all of them in an exact dtype, else the first of each method.
 
-    `requests` are those of all batches; plain decoding is the first that was measured. Rounding explains no difference
-    of an exact target.
+    `requests` are those of all batches, and the first of `measured` is plain decoding. Rounding never explains a
+    difference of an exact target.
     """
     exact = target.exact or target.dtype in (torch.float32, torch.float64)
     for one in measured:
@@ -206,7 +206,7 @@ def find_differences(
 
 @torch.inference_mode()
 def _gap(target: TargetModel, text: Sequence[int], first: int, second: int) -> float:
-    """Return how far apart two logits are when the target reads the text before them at once."""
+    """Return the difference of two logits when the target reads the text before them in a single pass."""
     read = torch.tensor([list(text)], device=target.device)
     logits = target.logits(target.train_forward(read).hidden[0, -1]).double()
     return abs(float(logits[first] - logits[second]))

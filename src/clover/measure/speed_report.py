@@ -21,7 +21,7 @@ _PHASES = (*STEP_PHASES, "other", "total")
 
 
 def speed_table(found: Sequence[Metrics]) -> Table:
-    """Return a row per method and setting, without the columns that say nothing about any of them."""
+    """Return a table with a row per method and setting, without columns that are empty for all of them."""
     digits = 1 if min(one.tokens_per_second for one in found) >= 10 else 2
     columns: dict[str, Callable[[Metrics], str]] = {
         "method": lambda one: one.label,
@@ -38,7 +38,7 @@ def speed_table(found: Sequence[Metrics]) -> Table:
     }
     kept = {name: cell for name, cell in columns.items() if {*map(cell, found)} != {"–"}}
     optional = [name for name in ("of ideal", "draft", "ideal", "peak MiB") if name in kept]
-    if len({one.batch_size for one in found}) == 1:  # the card says it
+    if len({one.batch_size for one in found}) == 1:  # the card has it
         optional.insert(0, "batch")
     return Table.of(
         "Speed",
@@ -53,7 +53,7 @@ def speed_table(found: Sequence[Metrics]) -> Table:
 
 
 def step_table(found: Sequence[Metrics]) -> Table:
-    """Return where the time of a decoding step goes, for the methods whose steps are ours."""
+    """Return a table of the time of each phase of a decoding step, for methods on our engines."""
     columns: dict[str, Callable[[Metrics], str]] = {
         "method": lambda one: one.label,
         "batch": lambda one: str(one.batch_size),
@@ -84,9 +84,9 @@ def make_speed_report(
     notes: Iterable[tuple[str, str]] = (),
     exact: bool = False,
 ) -> Report:
-    """Return the report; `facts` start with the target, `run` says in words what was decoded.
+    """Return the report; `facts` start with the target, and `run` describes what was decoded.
 
-    With `exact` no text differs by rounding, whatever the dtype is.
+    With `exact`, no text differs by rounding in any dtype.
     """
     meanings = [("ideal", "τ · plain step / verify step: as if drafting and prefill took no time")]
     tables = [speed_table(found)]
@@ -105,7 +105,7 @@ def make_speed_report(
 
 
 def draw(found: Sequence[Metrics], title: str, *foot: str) -> Figure:
-    """Draw bars of the speed-up, a panel per batch size and temperature, and the acceptance per depth."""
+    """Draw a panel of speed-ups, as bars, per batch size and temperature; and a panel of the acceptance per depth."""
     settings = list(dict.fromkeys(map(_setting, found)))
     labels = {one.method: one.label for one in found}
     drafted = [one for one in found if _setting(one) == settings[0] and one.acceptance_per_depth]
@@ -131,7 +131,7 @@ def draw(found: Sequence[Metrics], title: str, *foot: str) -> Figure:
 
 
 def _draw_setting(axes: Any, methods: list[str], found: dict[str, Metrics]) -> None:
-    """Draw a bar per method with its error, inside the outline of the ideal."""
+    """Draw a bar with an error per method, inside the outline of the ideal speed-up."""
     for place, name in enumerate(methods):
         one = found.get(name)
         end, words = 0.0, "not able"
@@ -152,7 +152,7 @@ def _draw_setting(axes: Any, methods: list[str], found: dict[str, Metrics]) -> N
 
 
 def _draw_depths(axes: Any, methods: list[str], drafted: Sequence[Metrics]) -> None:
-    """Draw a line per method, of one setting."""
+    """Draw a line per method, for one setting."""
     for one in drafted:
         place, depths = methods.index(one.method), range(1, len(one.acceptance_per_depth) + 1)
         shares = [100 * share for share in one.acceptance_per_depth]

@@ -1,6 +1,6 @@
-"""Measure what drafting with a tree costs here, with any weights of the draft, and the τ that a speed-up needs.
+"""Measure the cost of drafting with a tree on this machine, with any weights, and the τ that a speed-up needs.
 
-For texts of N new tokens, and a step of fixed + per_token · τ seconds (`clover.measure.steps`),
+For texts of N new tokens, and a step that takes fixed + per_token · τ seconds (`clover.measure.steps`),
 
     speed-up(τ) = (prefill + N · plain step) / (prefill with draft + N / τ · (fixed + per_token · τ)).
 """
@@ -22,25 +22,25 @@ from clover.target import TargetWeights
 from clover.tree import TokenTree, TreeShape
 
 _WARM_TOKENS = 2
-_LEAST, _MOST = 0.1, 0.95  # chance that a token on the forced path is right, drawn anew for each step
+_LEAST, _MOST = 0.1, 0.95  # limits of the chance that a forced token is right, drawn for each step
 
 
 @dataclass(frozen=True)
 class TextCost:
-    """Seconds of decoding whole texts of one batch: the prefill of all prompts, and a step."""
+    """The seconds to decode whole texts of one batch: the prefill of all prompts, and each step."""
 
     new_tokens: int
     prefill: float
     step: StepCost
 
     def seconds(self, tau: float = 1.0) -> float:
-        """Return the seconds of all texts at this τ, which is 1 for plain decoding."""
+        """Return the seconds of all texts at this τ; it is 1 for plain decoding."""
         return self.prefill + self.new_tokens / tau * self.step.at(tau)
 
 
 @dataclass(frozen=True)
 class TreeCost:
-    """Seconds of decoding one batch plainly, and with drafts of a tree of this depth; τ is at most `depth` + 1."""
+    """The seconds to decode one batch plainly, and with a tree of this depth; τ is at most `depth` + 1."""
 
     plain: TextCost
     drafted: TextCost
@@ -58,11 +58,11 @@ class TreeCost:
 
     @property
     def plain_token_seconds(self) -> float:
-        """Return the seconds per token of whole texts, decoded plainly."""
+        """Return the seconds per token of plain decoding, for whole texts."""
         return self.plain.seconds() / (self.plain.new_tokens * self.plain.step.batch_size)
 
     def tau(self, speedup: float) -> float | None:
-        """Return the τ that this speed-up needs; None where the tree cannot reach it."""
+        """Return the τ that this speed-up needs; None if the tree cannot reach it."""
         tokens, step = self.drafted.new_tokens, self.drafted.step
         left = self.plain.seconds() / speedup - self.drafted.prefill - tokens * step.per_token
         needed = tokens * step.fixed / left if left > 0 else self.depth + 2
@@ -78,20 +78,20 @@ def measure_steps(
     seed: int = 0,
     seconds: float = inf,
 ) -> list[TreeCost]:
-    """Measure plain steps and trees in turn, within one run; any weights of the draft will do.
+    """Measure plain steps and trees in turn, in one run; the draft may have any weights.
 
     Trees for which `enough` leaves no time are left out.
 
     Args:
         target, draft: the pair.
         shapes: the trees.
-        batch: one request per sequence; end-of-sequence tokens do not count.
+        batch: one request per sequence; end-of-sequence tokens are ignored.
         enough: see `time_in_turn`; also called with 0 while the target writes.
-        seed: of the order, and of what is accepted.
-        seconds: for about so long the target writes the texts that are forced; beyond them nothing is accepted.
+        seed: of the order of trees, and of the number of accepted tokens.
+        seconds: about how long the target writes the forced texts; no token is accepted after their end.
     """
     batch = [replace(one, eos=()) for one in sorted(batch, key=lambda one: -len(one.prompt))]
-    # The first pass brings weights from the disk and packs them: it must not count.
+    # The first pass must not count, because it reads weights from the disk and packs them.
     time_decoding(Engine(target), [replace(batch[-1], max_new_tokens=_WARM_TOKENS)])
     texts, clock = [list(one.prompt) for one in batch], PhaseClock(synchronize=True)
     started = time.monotonic()
@@ -117,20 +117,20 @@ def measure_steps(
 
 
 class ForcedDrafter(Drafter):
-    """Grows a static tree with the draft, and then puts the text's own tokens on its first deepest path.
+    """A drafter that grows a static tree with the draft, and then puts the text's own tokens on its first deepest path.
 
-    The draft does all of its work, and the engine accepts as many tokens as it would of a trained draft. How many is
-    drawn for each sequence and step.
+    The draft does all of its work, and the engine accepts as many tokens as from a trained draft. That number is drawn
+    for each sequence and step.
 
     Args:
-        texts: tokens of each sequence, in the order of the batch: the prompt, and what the target writes after it.
+        texts: tokens of each sequence, in the order of the batch: the prompt, and the target's text after it.
     """
 
     def __init__(self, drafter: StaticDrafter, texts: Sequence[Sequence[int]], seed: int = 0):
         self.max_depth, self.max_nodes = drafter.max_depth, drafter.max_nodes
         self._drafter, self._texts, self._random = drafter, texts, Random(seed)
         paths = drafter.shape.paths
-        deepest = max(paths, key=len)  # the first choices need not go as deep
+        deepest = max(paths, key=len)  # because the path of first choices may be shorter
         self._forced = [paths.index(deepest[:depth]) for depth in range(1, self.max_depth + 1)]
 
     def grow(self, batch: DraftInput) -> TokenTree:

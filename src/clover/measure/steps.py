@@ -1,12 +1,12 @@
-"""Time single decoding steps of several drafters, which alternate, a few steps each, within one run.
+"""Time single decoding steps of several drafters, which alternate after a few steps within one run.
 
-Texts do not depend on what drafts, so drafters may change within a run: all see the same contexts, and whatever else
-the machine does slows all of them alike. (`comparison` lets whole texts take turns, prefill included.) `StepCost` is
-what is known of a tree's steps: their median, and a line
+Texts do not depend on the drafter, so drafters may change within a run: all have the same contexts, and other load on
+the machine slows all equally. (In `comparison` whole texts take turns, prefill included.) `StepCost` describes a tree's
+steps by their median, and by a line
 
     seconds of a step that emits τ tokens of each sequence = fixed + per_token · τ,
 
-because accepted tokens are kept in the caches, and committed to the draft.
+because accepted tokens take time: they are kept in the caches, and committed to the draft.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from clover.measure.budget import Budget
 from clover.measure.report.progress import Progress
 from clover.target import TargetWeights
 
-# Steps; the first is not counted: the draft commits the steps before it, and the caches fill. Turns of the first round
-# are shorter, so that something is known of all drafters soon.
+# Steps per turn. The first is not counted, because the draft commits the steps before it, and the caches fill. Turns
+# of the first round are shorter, so that all drafters have a measurement soon.
 _TURN, _FIRST_TURN = 5, 3
-_SHORTEST_RUN = 64  # The new tokens of a text.
+_SHORTEST_RUN = 64  # the fewest new tokens of a text
 _LEAST_FOR_A_LINE = 6  # steps; a slope through fewer would be noise
-_ALMOST = 0.99  # The largest share that progress shows while a batch size's steps are timed.
-_ERROR_OF_MEDIAN = 1.4826 * sqrt(pi / 2)  # The largest error of one step, in median absolute deviations.
+_ALMOST = 0.99  # the largest share that progress shows while steps of a batch size are timed
+_ERROR_OF_MEDIAN = 1.4826 * sqrt(pi / 2)  # the factor from median absolute deviation to error, for one step
 
 
 @dataclass(frozen=True)
 class Step:
     """One decoding step: its seconds, the new tokens of each sequence, and the seconds of the target's pass.
 
-    The last is None where the host did not wait for the GPU.
+    `verify_seconds` is None if the host did not wait for the GPU.
     """
 
     seconds: float
@@ -55,13 +55,13 @@ class StepCost:
 
     Attributes:
         batch_size: sequences.
-        tree: its name.
+        tree: name of the tree.
         nodes: rows of the target's pass per sequence, root included.
         seconds: the median.
-        error: its standard error, by the median absolute deviation, as if times were normally distributed.
+        error: the standard error of the median, from the median absolute deviation, for a normal distribution.
         verify_seconds: the median of the target's pass.
         fixed, per_token: the line.
-        steps: that were timed.
+        steps: how many steps were timed.
     """
 
     batch_size: int
@@ -76,7 +76,7 @@ class StepCost:
 
     @classmethod
     def of(cls, tree: str, nodes: int, steps: Sequence[Step]) -> StepCost:
-        """Return the cost of a tree by its steps, at least one."""
+        """Return the cost of a tree from its timed steps, at least one."""
         seconds = [step.seconds for step in steps]
         middle = median(seconds)
         per_token, fixed = 0.0, middle
@@ -95,23 +95,23 @@ class StepCost:
         )
 
     def at(self, tau: float) -> float:
-        """Return the seconds of a step that emits so many tokens of each sequence."""
+        """Return the seconds of a step that emits `tau` tokens of each sequence."""
         return self.fixed + self.per_token * tau
 
 
 @dataclass(frozen=True)
 class TimedSteps:
-    """The seconds of each drafter's steps, by name, and the seconds of a prefill of one batch, the draft's included."""
+    """The seconds of each drafter's steps, by name, and of the prefill of one batch, including the draft's."""
 
     costs: dict[str, StepCost]
     prefill: float
 
 
 class RoundRobinPolicy(Policy):
-    """A policy whose drafters alternate, in an order that is drawn anew for each round, and whose steps are timed.
+    """A policy that alternates between drafters, in a random order per round, and times their steps.
 
-    On a GPU the last step of a turn waits for the device, to time the target's pass. `clock` is for the runs that the
-    policy decides in; `steps` has the timed steps of each drafter.
+    On a GPU the last step of a turn waits for the device, to time the target's pass. `clock` must be passed to the runs
+    with this policy; `steps` has the timed steps of each drafter.
     """
 
     def __init__(self, drafters: Mapping[str, Drafter], on_gpu: bool, seed: int = 0):
@@ -134,7 +134,7 @@ class RoundRobinPolicy(Policy):
         return self._drafters[self._current]
 
     def _round(self) -> list[str]:
-        """Return the drafters of a round, the next one last: the very first is the first that was given."""
+        """Return the drafters of a round, the next one last; the first round begins with the first drafter."""
         names = list(self._drafters)
         order = self._random.sample(names, len(names))
         return order if any(self.steps.values()) else sorted(order, key=names[0].__eq__)
@@ -157,18 +157,18 @@ def time_in_turn(
     enough: Callable[[int], bool],
     seed: int = 0,
 ) -> TimedSteps:
-    """Decode batches, again and again, with drafters that alternate; return the seconds of each drafter's steps.
+    """Decode batches repeatedly with alternating drafters; return the seconds of each drafter's steps.
 
-    Each batch is decoded until one of its sequences ends; end-of-sequence tokens do not count. After each step,
-    `enough` is called with the fewest steps of a drafter. The work ends when it returns True, and the first drafter and
-    another one have steps; drafters without any are left out.
+    Each batch is decoded until one of its sequences ends; end-of-sequence tokens are ignored. After each step, `enough`
+    is called with the smallest number of steps of a drafter. The work ends when it returns True, and the first drafter
+    and another one have steps; drafters without steps are left out.
     """
     assert draft.usable, "its engine would decode plainly for ever"
     on_gpu = target.device.type == "cuda"
     policy = RoundRobinPolicy(drafters, on_gpu, seed)
     engine = Engine(target, draft, policy=policy)
     for runs, batch in enumerate(cycle(batches), 1):
-        policy.clock.synchronize = on_gpu  # during the prefill; each step decides anew
+        policy.clock.synchronize = on_gpu  # during the prefill; each step sets it again
         with closing(engine.run([_lengthened(target, request) for request in batch], policy.clock)) as events:
             for event in events:
                 first, *others = policy.steps.values()
@@ -184,11 +184,11 @@ def time_in_turn(
 def share_time(
     batch_sizes: Sequence[int], budget: Budget, steps: int, fewest: int, progress: Progress
 ) -> Iterator[tuple[int, Callable[[int], bool]]]:
-    """Yield batch sizes with `enough` of `time_in_turn`, which ends their work after `steps`.
+    """Yield batch sizes with the `enough` for `time_in_turn`, which ends the work of a size after `steps` steps.
 
-    Each has an equal part of the time that is left; when it is over, `fewest` steps are enough, and any number of them
-    once all time is over. The first size comes in any case, others if the fewest steps would end in time. They took
-    `needed` seconds at the size before, and are assumed to grow with the root of the size.
+    Each size has an equal part of the time left. After that part, `fewest` steps are enough, and after all time, any
+    number. The first size is always yielded, others only if the fewest steps would end in time: they took `needed`
+    seconds at the size before, and that time is assumed to grow with the square root of the size.
     """
     needed = 0.0
     for number, size in enumerate(batch_sizes):
@@ -212,7 +212,7 @@ def share_time(
 
 
 def _lengthened(target: TargetWeights, request: Request) -> Request:
-    """Return a request that goes on for some steps, whatever the text."""
+    """Return a request that continues for enough steps, whatever tokens it writes."""
     room = target.longest_run - len(request.prompt)
     tokens = max(request.max_new_tokens, min(_SHORTEST_RUN, room))
     return replace(request, max_new_tokens=tokens, eos=())

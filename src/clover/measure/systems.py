@@ -4,25 +4,25 @@ from typing import Any
 
 from clover.drafts.base import SYSTEMS
 
-# All colors are of the palette of Okabe and Ito, which color-blind readers can distinguish, or near to it.
+# All colors are from the palette of Okabe and Ito, or near it, so that color-blind readers can distinguish them.
 _OTHERS = {"plain": ("plain decoding", "#9aa5b1"), "transformers": ("transformers' generate", "#cbd2d9")}
 
 
 def system_name(system: str) -> str:
-    """Return what reports call a draft system or another way to decode; other names stay as they are."""
+    """Return the name in reports of a draft system or another way to decode; other names are returned unchanged."""
     if system in _OTHERS:
         return _OTHERS[system][0]
     return SYSTEMS[system].label if system in SYSTEMS else system
 
 
 def draft_kind(config: Any) -> str:
-    """Return the system of a draft with this configuration, and the options in which it differs from the default."""
+    """Return the system of a draft with this configuration, and the options that differ from the defaults."""
     changed = [f"{name.replace('_', ' ')} {value}" for name, value in config.changed.items()]
     return ", ".join([system_name(str(config.model_type)), *changed])
 
 
 def system_color(system: str, number: int = 0) -> str:
-    """Return the color "#rrggbb" of a draft system or of another way to decode; for other names the next by number."""
+    """Return the color "#rrggbb" of a draft system or another way to decode; for other names, the color at `number`."""
     colors = {name: kind.color for name, kind in reversed(SYSTEMS.items()) if kind.color is not None}
     free = [*colors.values(), _OTHERS["plain"][1]]
     if system in _OTHERS:

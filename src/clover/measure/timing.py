@@ -1,4 +1,4 @@
-"""Decode a batch, at once or piece by piece, and note its texts, steps and seconds."""
+"""Decode a batch, at once or in slices, and record its texts, steps and seconds."""
 
 import time
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from clover.engine import Engine, PhaseClock, Request
 from clover.metrics import Acceptance
 from clover.sampling import SamplingParams
 
-WRITTEN_TOGETHER = 8  # texts in a batch where their speed is not measured
+WRITTEN_TOGETHER = 8  # texts in a batch if their speed is not measured
 
 
 @dataclass(frozen=True)
 class Run:
-    """One batch decoded once: the new tokens of each text, and the seconds for all of it, prefill included.
+    """One batch decoded once: the new tokens of each text, and the total seconds, prefill included.
 
-    `acceptances` and `steps` (the new tokens of each step) are per text; they are empty where the way does not report
+    `acceptances` and `steps` (the new tokens of each step) are per text; they are empty if the method does not report
     them.
     """
 
@@ -57,7 +57,7 @@ def make_batches(
 
 
 class TimedDecoding:
-    """One batch on one engine, decoded piece by piece; `seconds` counts only the time inside `advance`."""
+    """One batch on one engine, decoded in slices; `seconds` counts only the time inside `advance`."""
 
     def __init__(
         self,
@@ -75,9 +75,9 @@ class TimedDecoding:
         self._acceptances = [Acceptance() for _ in batch]
 
     def advance(self, seconds: float = inf) -> Run | None:
-        """Decode for about so many seconds, and until some text has its next tokens.
+        """Decode for about `seconds`, and at least until one text has new tokens.
 
-        Returns the whole run once nothing is left to decode, and None before.
+        Returns the whole run when nothing is left to decode, and None before.
         """
         wait_for(self._device)
         started = time.perf_counter()
@@ -97,7 +97,7 @@ class TimedDecoding:
 
     @property
     def run(self) -> Run:
-        """Return what was decoded so far; a text that goes on has no acceptance yet."""
+        """Return the run so far; an unfinished text has no acceptance yet."""
         return Run(
             texts=tuple(tuple(chain(*row)) for row in self._steps),
             seconds=self.seconds,
@@ -111,20 +111,20 @@ class TimedDecoding:
 def time_decoding(
     engine: Engine, batch: Sequence[Request], synchronize: bool = False, max_sequences: int | None = None
 ) -> Run:
-    """Decode a batch once, `max_sequences` at a time; for `synchronize` see `PhaseClock`."""
+    """Decode a batch once, `max_sequences` at a time; `PhaseClock` explains `synchronize`."""
     run = TimedDecoding(engine, batch, synchronize, max_sequences).advance()
     assert run is not None, "time that is not limited is enough"
     return run
 
 
 def wait_for(device: torch.device) -> None:
-    """Wait until a GPU has finished what was queued."""
+    """Wait until a GPU has finished its queued work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def join_runs(runs: Sequence[Run]) -> Run:
-    """Return runs of different texts as one, with the clock of the first."""
+    """Join runs of different texts into one, with the clock of the first."""
     every = [(run.texts, run.acceptances, run.steps) for run in runs]
     texts, acceptances, steps = (tuple(chain(*parts)) for parts in zip(*every, strict=True))
     acceptance = sum((run.acceptance for run in runs), Acceptance())

@@ -1,4 +1,4 @@
-"""Find the static tree of each size that accepts most, from rank paths, and its τ."""
+"""Find the static tree of each size that accepts the most tokens, and its τ, from rank paths."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,12 +10,12 @@ from clover.measure.ranks import RankPath
 from clover.measure.session import PLAIN
 from clover.tree import TreeShape
 
-WIDTH = 10  # A node may have so many ranks.
-_REFINEMENTS = 2  # A tree is chosen again so many times, by the steps that it leads to.
+WIDTH = 10  # the number of ranks that nodes may have
+_REFINEMENTS = 2  # how often a tree is chosen again, from the steps that it leads to
 _CHAINS = (1, 2, 3, 4, 6, 8, 10, 12)  # depths
-_SIZES = (4, 8, 16, 32, 64)  # Trees of so many draft tokens are timed.
-_MAX_TOKENS = 512  # The most nodes of all sequences in a step.
-_WIDTH = 6  # A node of a full tree has so many children.
+_SIZES = (4, 8, 16, 32, 64)  # draft tokens of the trees to time
+_MAX_TOKENS = 512  # the most nodes of all sequences in a step
+_WIDTH = 6  # children of a node in a full tree
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class TreeCandidate:
 
     @property
     def spec(self) -> str:
-        """Return its name, as `parse_tree` reads it."""
+        """Return the tree's name, in the form that `parse_tree` reads."""
         return StaticTree(self.shape).name
 
 
 def count_starts(paths: Iterable[RankPath]) -> Counter[RankPath]:
-    """Return how many rank paths start with each path of ranks below WIDTH: so often a tree accepts this node."""
+    """Count the rank paths that start with each path of ranks below WIDTH; a tree accepts that node so often."""
     counts: Counter[RankPath] = Counter()
     for path in paths:
         known = len(list(takewhile(lambda rank: rank < WIDTH, path)))
@@ -41,10 +41,10 @@ def count_starts(paths: Iterable[RankPath]) -> Counter[RankPath]:
 
 
 def most_frequent(counts: Counter[RankPath], max_depth: int | None = None) -> list[RankPath]:
-    """Return the paths that were counted, the most frequent first; any number of them from the front is a tree.
+    """Return the counted paths, the most frequent first; any number of them from the start is a tree.
 
-    It accepts most of all trees of that size: accepted tokens are the sum of the nodes' counts, and no child's count is
-    above its parent's. (Medusa, 2401.10774, section 3.3, multiplies the heads' accuracies instead.)
+    It accepts the most tokens of all trees of its size, because they are the sum of the nodes' counts, and no child has
+    a higher count than its parent. (Medusa, 2401.10774, section 3.3, multiplies the heads' accuracies instead.)
 
     >>> most_frequent(count_starts([(0, 0), (0, 1), (1,), (0, 0)]))
     [(0,), (0, 0), (1,), (0, 1)]
@@ -54,7 +54,7 @@ def most_frequent(counts: Counter[RankPath], max_depth: int | None = None) -> li
 
 
 def accepted_steps(texts: Iterable[Sequence[RankPath]], nodes: frozenset[RankPath]) -> list[RankPath]:
-    """Return the rank paths at which steps start if every step grows the tree of these nodes."""
+    """Return the rank paths at the starts of steps, if every step grows the tree of these nodes."""
     starts = []
     for paths in texts:
         at = 0
@@ -65,7 +65,7 @@ def accepted_steps(texts: Iterable[Sequence[RankPath]], nodes: frozenset[RankPat
 
 
 def accepted(path: RankPath, nodes: frozenset[RankPath]) -> int:
-    """Return how many tokens a tree of these nodes accepts where the rank path is this."""
+    """Return how many tokens of a rank path a tree of these nodes accepts."""
     depth = 0
     while depth < len(path) and path[: depth + 1] in nodes:
         depth += 1
@@ -73,7 +73,7 @@ def accepted(path: RankPath, nodes: frozenset[RankPath]) -> int:
 
 
 def exact_tau(texts: Sequence[Sequence[RankPath]], nodes: frozenset[RankPath]) -> float:
-    """Return τ of a static tree on the texts, with the steps that the engine would make; 1 without nodes."""
+    """Return τ of a static tree on the texts, in the same steps as the engine's; 1 without nodes."""
     steps = len(accepted_steps(texts, nodes))
     return sum(map(len, texts)) / steps if steps else 1.0
 
@@ -85,10 +85,10 @@ def worth_timing(
     batch_size: int,
     width: int = _WIDTH,
 ) -> list[TreeCandidate]:
-    """Return the trees that may be the fastest: chains, the draft's own tree, and the best trees of several sizes.
+    """Return trees that may be the fastest: chains, the draft's own tree, and the best trees of several sizes.
 
-    Each best tree comes deep, and half as deep. No node has more children than `width`, the number of tokens that the
-    draft proposes from.
+    Each size has its best tree, and the best of half that depth. No node has more children than `width`, the number of
+    tokens that the draft proposes from.
     """
     chains = [TreeShape.chain(depth) for depth in _CHAINS if depth <= max_depth]
     sizes = [size for size in _SIZES if size * batch_size <= _MAX_TOKENS]
@@ -101,10 +101,10 @@ def worth_timing(
 
 
 def best_tree(texts: Sequence[Sequence[RankPath]], size: int, max_depth: int) -> TreeShape | None:
-    """Return the tree of `size` draft tokens that accepts most; None if the texts know no tree so large.
+    """Return the tree of `size` draft tokens that accepts the most; None if the texts have too few rank paths.
 
-    First by counts over all new tokens, then anew by counts over the steps that the tree found leads to, as long as
-    that raises τ.
+    The first choice is by counts over all new tokens. Further choices, as long as they raise τ, are by counts over the
+    steps of the tree before.
     """
     nodes, tau = frozenset[RankPath](), 0.0
     found = most_frequent(count_starts(path for paths in texts for path in paths), max_depth)[:size]
@@ -117,13 +117,13 @@ def best_tree(texts: Sequence[Sequence[RankPath]], size: int, max_depth: int) ->
 
 
 def _full_tree(size: int, max_depth: int, width: int) -> TreeShape:
-    """Return a tree of so many tokens, or fewer if it is not deep enough; for a draft that is never right."""
+    """Return a tree of `size` tokens, or fewer if `max_depth` is too small, for a draft that is never right."""
     paths = chain.from_iterable(product(range(width), repeat=depth) for depth in range(1, max_depth + 1))
     return TreeShape.from_paths(islice(paths, size))
 
 
 def tree_label(tree: str) -> str:
-    """Return the name of a tree for people; of a list of paths without a name, the nodes per depth.
+    """Return a readable name of a tree; for a list of paths without a name, the nodes per depth.
 
     >>> tree_label("plain"), tree_label("chain:3"), tree_label("paths:0,1,00,01,000")
     ('plain decoding', 'chain:3', 'static 2+2+1')

@@ -1,4 +1,4 @@
-"""`clover tune`: the fastest tree, or none, for each batch size on this machine, saved with the draft."""
+"""`clover tune`: find the fastest tree, or none, for each batch size on this machine, and save it with the draft."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,15 +43,15 @@ from clover.options import next_command
 _WRITING_SHARE, _FEWEST_TOKENS = (
     0.4,
     8,
-)  # of the time that loading leaves, for texts; fewer tokens choose no tree
-_STEPS, _FEWEST = 40, 8  # Steps of each tree that are timed, and the least, however late it is.
+)  # the share of the time for texts after loading; fewer tokens are too few to choose a tree
+_STEPS, _FEWEST = 40, 8  # timed steps of each tree, and the minimum, even if the time is up
 _ORIGIN = ("device", "dtype", "machine", "threads", "date", "versions")
-_SHOWN = 4  # The table has so many trees of each batch size, besides plain decoding.
+_SHOWN = 4  # trees of each batch size in the table, besides plain decoding
 
 
 @dataclass(frozen=True)
 class TimedTree:
-    """The seconds of a tree's steps at one batch size, and its τ; the speed-up leaves the prefill out."""
+    """The seconds of a tree's steps at one batch size, and its τ; the speed-up does not include the prefill."""
 
     step: StepCost
     tau: float
@@ -69,7 +69,7 @@ class TimedTree:
 
     @property
     def choice(self) -> Choice:
-        """Return what a tuning saves of it."""
+        """Return the entry for this tree in a saved tuning."""
         step = self.step
         return Choice(step.batch_size, step.tree, self.tau, step.seconds, self.tokens_per_second)
 
@@ -86,7 +86,7 @@ class TimedTree:
 def run_tune(options: TuneOptions, console: Console | None = None, errors: Console | None = None) -> Tuning:
     """Measure, save the tuning, print the table, and write the JSON file.
 
-    UserError if an option, a file or a model cannot be used; before anything is measured where possible.
+    UserError, if possible before anything is measured, if an option, a file or a model cannot be used.
     """
     file, budget = _check(options), Budget(options.max_minutes)
     with Progress(errors) as progress:
@@ -111,15 +111,15 @@ def run_tune(options: TuneOptions, console: Console | None = None, errors: Conso
 
 
 def load_session(options: TuneOptions) -> Session:
-    """Load what a tuning works on."""
+    """Load the target, the draft and the prompts for a tuning."""
     lengths = options.max_new_tokens, options.max_prompts
     return Session.load(options, (options.draft,), options.files, *lengths)
 
 
 def _check(options: TuneOptions) -> Path | None:
-    """Return the file to write, None where the choice of the draft depends on the target.
+    """Return the file to write; None if the choice of the draft depends on the target.
 
-    Raises a UserError, before any time is spent, for what would fail at the end.
+    UserError, before any time is spent, for errors that would otherwise appear at the end.
     """
     if options.costs is not None:
         raise UserError("--costs holds times of vLLM's steps; give --for vllm with it")
@@ -134,7 +134,7 @@ def _file_of(place: str) -> Path:
     """Return the file to write in the draft's directory."""
     folder = Path(place)
     if place == "lookup":
-        find_system(place)  # says that it was removed
+        find_system(place)  # raises the error that it was removed
     if not folder.is_dir():
         raise UserError(f"the draft {place} is not a directory to save the tuning in; give --output FILE")
     packages = [*assets.DRAFTS.values(), *(one.place for one in packaged.packaged_drafts())]
@@ -151,18 +151,18 @@ def _file_of(place: str) -> Path:
 def _writable(file: Path) -> Path:
     check_output_file(file)
     if file.exists():
-        read_tuning(file)  # Its other entries are kept.
+        read_tuning(file)  # because its other entries are kept
     return file
 
 
 def rank_paths(
     session: Session, options: TuneOptions, progress: Progress, budget: Budget, depth: int
 ) -> list[tuple[RankPath, ...]]:
-    """Return, for each text that the target writes, where the draft ranks its tokens; see `clover.measure.ranks`.
+    """Return the rank paths of each text that the target writes; see `clover.measure.ranks`.
 
-    First one text is written, then more at a time, for as long as a part of the time lasts; the first may use a third
-    of it. Of what there is for some texts the target has half, and the draft the rest. UserError if that leaves hardly
-    a token.
+    First a single text is written, then more at a time, within a share of the time; the first may use a third of that
+    share. The target uses half of the time for some texts, and the draft the other half. UserError if there are too few
+    tokens.
     """
     requests, draft = session.requests(options.temperature, options.seed), session.draft.model
     engine, found, took = session.engine(OWN), list[tuple[RankPath, ...]](), 0.0
@@ -199,7 +199,7 @@ def _measure(
     budget: Budget,
     progress: Progress,
 ) -> tuple[list[list[TimedTree]], list[str]]:
-    """Return, per batch size, all trees, the fastest first; and what was not timed, or hardly, in words."""
+    """Return all trees per batch size, the fastest first; and descriptions of those that were hardly or not timed."""
     draft, sizes, missing = session.draft.model, list[list[TimedTree]](), list[str]()
     depth = min(draft.max_depth, MAX_DEPTH)
     own = own_shape(draft).cut(depth)
@@ -217,7 +217,7 @@ def _measure(
 
 
 def _missing(size: int, timed: Sequence[TimedTree], candidates: Sequence[TreeCandidate]) -> Iterator[str]:
-    """Yield which trees were not timed at a batch size, and how few steps of the others were."""
+    """Yield the trees that were not timed at a batch size, and the number of timed steps if it is too small."""
     names, few = {one.step.tree for one in timed}, min(one.step.steps for one in timed)
     if left := [tree_label(one.spec) for one in candidates if one.spec not in names]:
         yield f"at batch size {size} {', '.join(left)}"
@@ -232,7 +232,7 @@ def time_trees(
     enough: Callable[[int], bool],
     seed: int = 0,
 ) -> list[TimedTree]:
-    """Time plain steps and trees in turn, see `time_in_turn`; the fastest first, plain decoding among them."""
+    """Time plain steps and trees in turn (`time_in_turn`); return them, plain decoding included, the fastest first."""
     draft = session.draft.model
     drafters = {PLAIN: PLAIN_DRAFTER, **{one.spec: StaticDrafter(draft, one.shape) for one in candidates}}
     taus = {PLAIN: 1.0, **{one.spec: one.tau for one in candidates}}
@@ -241,12 +241,12 @@ def time_trees(
 
 
 def fastest_first(timed: Iterable[TimedTree]) -> list[TimedTree]:
-    """Return trees of one batch size by their speed."""
+    """Return trees of one batch size, the fastest first."""
     return sorted(timed, key=lambda one: -one.speedup)
 
 
 def verify_costs(timed: Iterable[TimedTree]) -> list[VerifyCost]:
-    """Return the cost of the target's pass by its nodes and batch size; the median of trees of one size."""
+    """Return the cost of the target's pass by nodes and batch size, as the median over trees of one size."""
     found: dict[tuple[int, int], list[float]] = {}
     for one in timed:
         found.setdefault((one.step.batch_size, one.step.nodes), []).append(one.step.verify_seconds)
@@ -254,7 +254,7 @@ def verify_costs(timed: Iterable[TimedTree]) -> list[VerifyCost]:
 
 
 def _tuning(session: Session, origin: Provenance, sizes: Sequence[Sequence[TimedTree]]) -> Tuning:
-    """Return what is saved."""
+    """Return the tuning to save."""
     every = list(chain.from_iterable(sizes))
     return Tuning(
         **{name: getattr(origin, name) for name in _ORIGIN},
@@ -275,7 +275,7 @@ def make_tune_report(
     steps: str = "the median, all trees timed in turn",
     **facts: str,
 ) -> Report:
-    """Return the report of a tuning; `steps` says how they were timed, `facts` come last on the card and in JSON."""
+    """Return the report of a tuning. `steps` describes their timing; `facts` come last on the card and in JSON."""
     draft, tokens, every = session.draft, sum(map(len, texts)), len(session.prompts)
     prompts = f"{len(texts)} of " * (len(texts) < every) + number_of(every, "prompt") + session.left_out_words
     trees = [one.to_dict() for some in sizes for one in some]
@@ -294,7 +294,7 @@ def make_tune_report(
 
 
 def best_table(sizes: Sequence[Sequence[TimedTree]], steps: str) -> Table:
-    """Return the fastest trees of each batch size, which come first, and plain decoding; `steps` is for a note."""
+    """Return a table of plain decoding and the first, fastest trees of each batch size; `steps` is for a note."""
     columns: dict[str, Callable[[TimedTree], str]] = {
         "batch": lambda one: str(one.step.batch_size),
         "tree": lambda one: tree_label(one.step.tree),

@@ -1,7 +1,7 @@
-"""`clover tune --for vllm`: how many tokens to draft on vLLM, from the acceptance here and the time of vLLM's steps.
+"""`clover tune --for vllm`: the best number of draft tokens on vLLM, from acceptance here and the time of vLLM's steps.
 
-A request gets τ tokens per step, whatever the batch; a step of B requests takes as long as `clover.integrations.vllm`'s
-`costs` measured there. So the best number of drafted tokens K has the greatest B · τ(K) / seconds(B, K).
+A request gets τ tokens per step, at any batch size. `clover.integrations.vllm.costs` has measured the time of a step
+with B requests there. So the best number of draft tokens K has the greatest B · τ(K) / seconds(B, K).
 """
 
 import json
@@ -42,7 +42,7 @@ _ELSEWHERE = "run python -m clover.integrations.vllm.costs, and give its file wi
 
 @checked
 class VLLMStep:
-    """Seconds of a step of vLLM with so many requests, each with so many drafted tokens."""
+    """The seconds of a vLLM step with `batch_size` requests, each with `drafted` tokens."""
 
     batch_size: Annotated[int, Field(ge=1)]
     drafted: Annotated[int, Field(ge=0)]
@@ -51,16 +51,16 @@ class VLLMStep:
 
 @checked
 class StepCosts:
-    """The file that `costs` writes: vLLM's version and its steps, those without drafted tokens included."""
+    """The contents of the file that `costs` writes: vLLM's version and its steps, with and without drafted tokens."""
 
     vllm: str
     steps: Annotated[tuple[VLLMStep, ...], Field(min_length=1)]
 
     @property
     def by_size(self) -> dict[int, list[VerifyCost]]:
-        """Return the steps by batch size, both rising; nodes are drafted tokens and the root.
+        """Return the steps by batch size, both in rising order; nodes are the drafted tokens and the root.
 
-        UserError for a batch size that was measured with fewer than two numbers, or not without drafted tokens.
+        UserError for a batch size without at least two numbers of drafted tokens, 0 among them.
         """
         sizes: dict[int, dict[int, VerifyCost]] = {}
         for cost in sorted(self.steps, key=lambda one: (one.batch_size, one.drafted)):
@@ -73,9 +73,9 @@ class StepCosts:
 
 
 def draft_counts(costs: StepCosts, taus: Mapping[int, float]) -> list[list[TimedTree]]:
-    """Return, per batch size, chains of every number of tokens in `taus` up to the most measured, the fastest first.
+    """Return chains of each number of tokens in `taus` up to the largest measured, per batch size, fastest first.
 
-    Between two numbers that were measured the time of a step is a straight line.
+    The time of a step is interpolated linearly between measured numbers.
     """
     found = []
     for size, measured in costs.by_size.items():
@@ -86,16 +86,16 @@ def draft_counts(costs: StepCosts, taus: Mapping[int, float]) -> list[list[Timed
 
 
 def chain_taus(paths: Sequence[Sequence[RankPath]], depth: int) -> dict[int, float]:
-    """Return τ of chains of up to `depth` tokens on texts; it is 1 for no tokens."""
+    """Return τ of chains of up to `depth` tokens on texts; τ is 1 for 0 tokens."""
     chain = [(0,) * length for length in range(1, depth + 1)]
     return {length: exact_tau(paths, frozenset(chain[:length])) for length in range(depth + 1)}
 
 
 def speculative_config(best: Sequence[StepCost], draft: str) -> dict[str, Any]:
-    """Return the value of `vllm serve --speculative-config`, with a schedule where batch sizes differ.
+    """Return the value of `vllm serve --speculative-config`, with a schedule if the best number depends on batch size.
 
-    `best` has the step of each batch size. Each size stands for those from itself to the next one. Empty where
-    drafting pays at none.
+    `best` has the best step of each batch size; a size covers all sizes up to the next one. The result is empty if
+    drafting pays at no size.
     """
     drafted = [one.nodes - 1 for one in best]
     if not any(drafted):
@@ -113,10 +113,10 @@ def speculative_config(best: Sequence[StepCost], draft: str) -> dict[str, Any]:
 def run_tune_vllm(
     options: TuneOptions, console: Console | None = None, errors: Console | None = None
 ) -> list[StepCost]:
-    """Measure acceptance, and vLLM's steps where no file has them; print the table and the configuration for vLLM.
+    """Measure acceptance, and vLLM's steps unless a file has them; print the table and the configuration for vLLM.
 
-    Returns the best step of each batch size. UserError if an option, a file or a model cannot be
-    used, or vLLM is neither installed nor measured.
+    Returns the best step of each batch size. UserError if an option, a file or a model cannot be used, or if vLLM is
+    not installed and --costs is not given.
     """
     check_outputs(options.json)
     if options.output is not None:
@@ -124,13 +124,13 @@ def run_tune_vllm(
     _check(options)
     costs = read_model(options.costs, StepCosts) if options.costs else None
     if costs is not None:
-        _ = costs.by_size  # what it lacks is said before the models are loaded
+        _ = costs.by_size  # raises an error, before the models are loaded, if it is incomplete
     budget = Budget(options.max_minutes)
     with Progress(errors) as progress:
         progress.say("loading target and draft")
         session = load_session(options)
         draft = session.draft.model
-        draft.copy_nothing()  # vLLM has no place for it
+        draft.copy_nothing()  # because vLLM cannot copy
         if costs is None:
             progress.say("timing vLLM's steps")
             costs = _measured(session, options)
@@ -156,7 +156,7 @@ def run_tune_vllm(
 
 
 def _check(options: TuneOptions) -> None:
-    """Raise UserError, before models are loaded, for what would be ignored or fail later."""
+    """Raise UserError, before models are loaded, for options that would be ignored or fail later."""
     if options.costs is not None:
         if options.batch_sizes != TuneOptions.batch_sizes:
             raise UserError("the batch sizes are those of the file of --costs; leave --batch-size out")

@@ -1,1 +1,1 @@
-"""Report what a command does and what it found: progress, tables, figures, JSON, and where a result came from."""
+"""Report the work and the results of a command: progress, tables, figures, JSON, and the provenance of results."""

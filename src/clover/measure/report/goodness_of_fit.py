@@ -1,4 +1,4 @@
-"""Tests whether sampled tokens are draws from a distribution; if they are, the p-values are uniform.
+"""Test whether sampled tokens are draws from a distribution. If they are, the p-values are uniform.
 
 Shapes: R samples, V vocabulary.
 """
@@ -12,14 +12,14 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-_LEAST = 5.0  # draws that a cell of a chi-square test expects at least
+_LEAST = 5.0  # the fewest expected draws in a cell of a chi-square test
 _BINS = 20
 
 
 def chi_square(counts: Tensor, expected: Tensor) -> float:
     """Return the p-value of Pearson's test that counts [R, V] are draws with these expectations [R, V].
 
-    For R = 2 they are the shares of both samples together. Cells that expect few draws are merged.
+    For R = 2 the expectations come from both samples together. Cells with few expected draws are merged.
 
     >>> round(chi_square(torch.tensor([[60, 40]]), torch.tensor([[50.0, 50.0]])), 4)
     0.0455
@@ -43,10 +43,10 @@ def two_samples(first: Sequence[Hashable], second: Sequence[Hashable]) -> float:
 
 
 def uniform_places(probs: Iterable[tuple[float, float]]) -> float:
-    """Return the p-value that tokens are draws, each from a distribution of its own.
+    """Return the p-value of the test that tokens are draws, each from its own distribution.
 
-    The place of a token among all, most probable first, is uniform (probability integral transform). `probs` are as in
-    `Rules.tail_masses`; the place within the share of a token's equals is drawn by a fixed generator.
+    The place of a token in the cumulative distribution, the most probable first, is uniform (probability integral
+    transform). `probs` are as in `Rules.tail_masses`. A fixed generator draws the place among equally probable tokens.
     """
     pairs = torch.tensor(list(probs), dtype=torch.float64).reshape(-1, 2)
     inside = torch.rand(len(pairs), dtype=torch.float64, generator=torch.Generator().manual_seed(0))

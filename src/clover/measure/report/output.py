@@ -28,12 +28,12 @@ class Report:
 
     Attributes:
         title: a headline in words.
-        provenance: where it came from; None where results of several origins are joined.
-        facts: the lines of the card: what was measured, on what.
-        tables: in their order.
+        provenance: the origin of the result; None if results of several origins are joined.
+        facts: the lines of the card: the measurement, and its models and data.
+        tables: the tables, in order.
         data: for JSON; a dict becomes one object, a list one object per line. Each gets the provenance.
-        notes: lines below the tables: what the columns mean, what was left out.
-        draw: draws the picture, if there is one.
+        notes: lines below the tables, such as the meaning of columns.
+        draw: the function that draws the picture, if there is one.
     """
 
     title: str
@@ -57,7 +57,7 @@ class Report:
         return "".join(line + "\n" for line in lines)
 
     def html(self) -> str:
-        """Return the report as one page that needs no other file; values are escaped."""
+        """Return the report as a single page that needs no other file; values are escaped."""
         source = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
         page = jinja2.Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(source)
         return page.render(report=self)
@@ -77,14 +77,14 @@ class Report:
 
 
 def standard_output() -> Console:
-    """Return a console on standard output, which writes "?" for what an old encoding lacks, such as τ."""
+    """Return a console on standard output that writes "?" for characters outside its encoding, such as τ."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     return Console()
 
 
 def check_outputs(json: Path | None = None, picture: Path | None = None) -> None:
-    """Raise, before the work, the UserError that `publish` would raise after it."""
+    """Raise, before the work, the UserError that `publish` would raise afterwards."""
     if json is not None and json != _STDOUT:
         check_output_file(json)
     if picture is not None:
@@ -98,7 +98,7 @@ def publish(
     picture: Path | None = None,
     lines: Sequence[str] = (),
 ) -> None:
-    """Write the JSON file and the picture, each whole or not at all, and print a report.
+    """Write the JSON file and the picture, each completely or not at all, and print a report.
 
     Files are written first, because a reader of the report may close the pipe. `lines` are printed below the report.
     For the JSON file "-", standard output ends with the JSON. UserError if a file cannot be written.
@@ -118,5 +118,5 @@ def publish(
 
 
 def say(console: Console, line: str) -> None:
-    """Print a line unchanged: without markup and colours, and not broken."""
+    """Print a line unchanged: without markup, colours or line breaks."""
     console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Show the progress of long work: a bar with the time left on a terminal, a plain line now and then elsewhere."""
+"""Show the progress of long work: on a terminal a bar with the time left, elsewhere a plain line from time to time."""
 
 import threading
 import time
@@ -17,10 +17,9 @@ Thing = TypeVar("Thing")
 
 
 class Progress:
-    """The share of some work that is done; a context manager, which an interrupt leaves cleanly.
+    """The finished share of some work; a context manager that handles interrupts cleanly.
 
-    Where there is no terminal, a thread prints a line after `first_line` seconds (FIRST_LINE if left out), and now and
-    then from there on.
+    Without a terminal, a thread prints a line after `first_line` seconds (by default FIRST_LINE), and then regularly.
     """
 
     FIRST_LINE = 3.0
@@ -38,7 +37,7 @@ class Progress:
         self._task = self._bar.add_task("", total=None, owner=self)
 
     def __enter__(self) -> Self:
-        """Show the bar, or start to print lines."""
+        """Show the bar, or start printing lines."""
         if self.console.is_terminal and not self.console.is_dumb_terminal:
             self._bar.start()
         else:
@@ -53,46 +52,46 @@ class Progress:
         self._stop.set()
 
     def say(self, doing: str) -> None:
-        """Name what is being done from now on."""
+        """Set the name of the current work."""
         self._doing = doing
 
     def begin(self, total: float, done: float = 0.0) -> None:
-        """Start the clock, with so much to do; `done` of it was done before, by an earlier run."""
+        """Start the clock, for work of this total; an earlier run has finished `done` of it."""
         self.total, self._began, self._started_at = total, time.monotonic(), done
         self.reach(done)
 
     def reach(self, done: float, doing: str | None = None) -> None:
-        """Set how much is done, and, unless None, what is being done."""
+        """Set the finished amount and, unless None, the name of the current work."""
         self.done, self._reached = min(done, self.total), time.monotonic()
         self._doing = self._doing if doing is None else doing
         self._bar.update(self._task, total=self.total or None, completed=self.done)
 
     def each(self, things: Sequence[Thing]) -> Iterator[Thing]:
-        """Yield one thing after another; each counts as done when the next is requested."""
+        """Yield one thing after another; each counts as finished when the next is requested."""
         self.begin(len(things))
         for done, thing in enumerate(things, 1):
             yield thing
             self.reach(done)
 
     def go_on(self, total: float, done: float, doing: str) -> None:
-        """Call `reach`; the first call also begins the work, with what an earlier run has done."""
+        """Call `reach`; the first call also begins the work, and counts `done` as finished by an earlier run."""
         if not self.total:
             self.begin(total, done)
         self.reach(done, doing)
 
     def part(self, amount: float, doing: str | None = None) -> Callable[[float], None]:
-        """Begin a part of the work; return a function to be called with the share of it that is done, 0 … 1."""
+        """Begin a part of the work; return a function to call with the finished share of that part, 0 … 1."""
         start = self.done
         self.reach(start, doing)
         return lambda share: self.reach(start + share * amount)
 
     def log(self, line: str) -> None:
-        """Print a line that stays, above the bar."""
+        """Print a permanent line above the bar."""
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Show nothing while the block runs, because the block itself prints."""
+        """Show nothing inside a ``with`` block that prints something itself."""
         self.__exit__()
         try:
             yield
@@ -101,7 +100,7 @@ class Progress:
 
     @property
     def line(self) -> str:
-        """Return what is being done, and, once some is done, the time left at the mean speed up to the last `reach`.
+        """Return the current work and, once a part is finished, the time left at the mean speed up to the last `reach`.
 
         >>> progress = Progress()
         >>> progress.say("batch size 4")
@@ -113,7 +112,7 @@ class Progress:
         took, since = self._reached - self._began, time.monotonic() - self._reached
         left = took * (self.total - self.done) / (self.done - self._started_at)
         if left:
-            left = max(left - since, since)  # a piece that has lasted so long may last as long again
+            left = max(left - since, since)  # the current piece may take as long again
         return f"{self._doing}, {duration(left)} left"
 
     def _print_lines(self, stop: threading.Event) -> None:

@@ -1,4 +1,4 @@
-"""Record where a result came from: machine, versions, revision, command, date."""
+"""Record the provenance of a result: machine, versions, revision, command, date."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ import transformers
 class Provenance:
     """Everything needed to reproduce a result: command, machine, versions, revision, date.
 
-    The command chooses the same options. The revision is that of git; of an installed package it is "sha256:" and 12
-    digits of a digest of its files. The device is "cpu" or "cuda"; the date is ISO 8601, UTC, to the second.
+    The command sets the same options. The revision is git's; for an installed package it is "sha256:" and 12 digits of
+    a digest of its files. The device is "cpu" or "cuda"; the date is ISO 8601, UTC, to the second.
     """
 
     command: str
@@ -35,7 +35,7 @@ class Provenance:
 
     @classmethod
     def here(cls, command: str, device: torch.device, dtype: torch.dtype) -> Provenance:
-        """Return the provenance of a result of this process, on `device`, now."""
+        """Return the provenance of a result that this process has just produced on `device`."""
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         kind, threads = str(dtype).removeprefix("torch."), torch.get_num_threads()
         place, source = machine(device), revision() or installed()
@@ -53,7 +53,7 @@ class Provenance:
 
     @property
     def line(self) -> str:
-        """Return the foot of a picture."""
+        """Return the line at the foot of a picture."""
         (_, device), (_, software), _ = self.facts
         return f"{self.date[:10]}   {device}   {software}"
 
@@ -69,20 +69,20 @@ def versions() -> dict[str, str]:
 
 
 def revision(package: Path = Path(__file__).parents[2]) -> str | None:
-    """Return the git revision of the checkout of a package, "-dirty" where files differ; None without a checkout."""
-    # An environment may lie inside another project's checkout: only a checkout with the file of this package counts.
+    """Return the git revision of a package's checkout, with "-dirty" if files differ; None without a checkout."""
+    # The environment may be inside another project's checkout, so the checkout must contain this package's file.
     if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
         return None
     return _git(package, "describe", "--always", "--dirty", "--exclude=*", "--abbrev=12")
 
 
 def installed(distribution: str = "clover-decoding") -> str | None:
-    """Return a digest of the files that pip installed, the same wherever the same wheel is; None without a wheel."""
+    """Return a digest of the files that pip installed, equal for the same wheel everywhere; None without a wheel."""
     try:
         record = metadata.distribution(distribution).read_text("RECORD") or ""
     except metadata.PackageNotFoundError:
         return None
-    # What pip compiled here has no hash; scripts and the metadata of the installation name this machine.
+    # Files that pip compiled have no hash; scripts and the installation's metadata contain paths of this machine.
     lines = [line for line in record.splitlines() if line.startswith("clover/") and ",sha256=" in line]
     return (
         f"sha256:{hashlib.sha256(chr(10).join(sorted(lines)).encode()).hexdigest()[:12]}" if lines else None
@@ -101,7 +101,7 @@ def machine(device: torch.device) -> str:
 
 
 def _git(directory: Path, *arguments: str) -> str | None:
-    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # looking must not write the index
+    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}  # so that git does not write the index
     try:
         done = subprocess.run(
             ["git", "-C", str(directory), *arguments],

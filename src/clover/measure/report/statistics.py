@@ -11,7 +11,7 @@ Pair = tuple[float, float]  # part, whole
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and its standard error, which is None where there is a single sample."""
+    """A value and its standard error, which is None for a single sample."""
 
     value: float
     error: float | None = None
@@ -21,7 +21,7 @@ class Estimate:
         return Estimate(factor * self.value, None if self.error is None else factor * self.error)
 
     def text(self, digits: int = 2) -> str:
-        """Return the value, and the error if there is one, as text.
+        """Return the value as text, with the error if there is one.
 
         >>> Estimate(2.514, 0.083).text(), Estimate(3.0).text(1)
         ('2.51 ± 0.08', '3.0')
@@ -44,7 +44,7 @@ def ratio(pairs: Sequence[Pair]) -> Estimate:
 
 
 def difference(first: Sequence[Pair], second: Sequence[Pair]) -> Estimate:
-    """Return the first ratio minus the second one, whose pairs are of the same prompts in the same order.
+    """Return the first ratio minus the second; both have the same prompts in the same order.
 
     >>> difference([(3.0, 1.0), (6.0, 1.0)], [(2.0, 1.0), (4.0, 1.0)])
     Estimate(value=1.5, error=0.5)
@@ -54,13 +54,13 @@ def difference(first: Sequence[Pair], second: Sequence[Pair]) -> Estimate:
 
 
 def linearized(pairs: Sequence[Pair]) -> tuple[float, list[float]]:
-    """Return the ratio, and how far each pair moves it."""
+    """Return the ratio, and the deviation of each pair from it in the linearised ratio."""
     total = sum(whole for _, whole in pairs) or 1.0
     value = float(sum(part for part, _ in pairs) / total)
     return value, [(part - value * whole) / total for part, whole in pairs]
 
 
 def error_of(deviations: Sequence[float]) -> float | None:
-    """Return the standard error of what moved so far by each pair; None where there is a single one."""
+    """Return the standard error from the deviations of the pairs; None for a single pair."""
     number = len(deviations)
     return sqrt(number / (number - 1) * sum(one**2 for one in deviations)) if number > 1 else None

@@ -1,4 +1,4 @@
-"""Describe a table of text once, for a terminal and for an HTML page; and print facts with their labels."""
+"""Describe a table of text, both for a terminal and for an HTML page; and print facts with their labels."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,22 +11,22 @@ from rich.cells import cell_len
 from rich.text import Text
 from typing_extensions import Self
 
-_LEGIBLE = 22  # columns that words get at least
+_LEGIBLE = 22  # the smallest width of a column of words
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text below their columns' names. "–" stands for what does not apply.
+    """Rows of text below the names of the columns. "–" means that a value does not apply.
 
     Args:
         title: of the table; "" for none.
-        columns: a name may be broken by a newline.
+        columns: names, which may contain newlines.
         rows: each as long as `columns`.
         note: a sentence below the title.
-        words: the first so many columns are words; the others are numbers, aligned at the right.
-        strong, sections: numbers of the rows that stand out, and of those before which a line is drawn.
-        optional: columns that a terminal too narrow for all leaves out, the last of them first.
+        words: how many columns, from the first, are words; the others are numbers, aligned to the right.
+        strong, sections: numbers of highlighted rows, and of rows with a line before them.
+        optional: columns to leave out on a narrow terminal, the last of them first.
     """
 
     title: str
@@ -51,13 +51,13 @@ class Table:
         strong: Callable[[Item], bool] | None = None,
         **more: Any,
     ) -> Self:
-        """Return a table with a row for each item, and a line between groups of neighbours.
+        """Return a table with a row for each item, and a line between groups of consecutive items.
 
         Args:
-            columns: by their names, what makes a cell of an item.
-            group: what items of one group have in common.
+            columns: by name, the function that makes a cell from an item.
+            group: the function whose value is the same for all items of a group.
             once: columns that only the first row of a group fills.
-            strong: which rows stand out; the first of each group, if left out.
+            strong: whether to highlight an item's row; by default the first of each group.
         """
         rows, firsts, stand_out = list[tuple[str, ...]](), list[int](), list[int]()
         for _, some in groupby(items, group):
@@ -76,7 +76,7 @@ class Table:
         assert all(len(row) == len(self.columns) for row in self.rows), self.title
 
     def rich(self, width: int) -> rich_table.Table:
-        """Return the table for a terminal of so many characters per line."""
+        """Return the table for a terminal with `width` characters per line."""
         kept = self._kept(width)
         shown = rich_table.Table(
             box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1), collapse_padding=True
@@ -108,7 +108,7 @@ class Table:
 
 
 def facts_grid(facts: Iterable[tuple[str, str]]) -> rich_table.Table:
-    """Return facts below one another, each after its label; long ones are broken into lines."""
+    """Return a grid of facts, one per row, each after its label; long facts are wrapped."""
     grid = rich_table.Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")

@@ -1,8 +1,8 @@
-"""Write numbers and durations for people."""
+"""Format numbers and durations for people."""
 
 
 def percent(share: float | None) -> str:
-    """Write a share in percent, None as "–".
+    """Format a share in percent, None as "–".
 
     >>> percent(0.734), percent(None)
     ('73 %', '–')
@@ -11,7 +11,7 @@ def percent(share: float | None) -> str:
 
 
 def times(factor: float | None) -> str:
-    """Write a factor, None as "–".
+    """Format a factor, None as "–".
 
     >>> times(2.5), times(None)
     ('2.50×', '–')
@@ -20,7 +20,7 @@ def times(factor: float | None) -> str:
 
 
 def rate(value: float) -> str:
-    """Write a speed with three digits at least.
+    """Format a speed with at least three digits.
 
     >>> rate(1.666), rate(24.04), rate(314.2)
     ('1.67', '24.0', '314')
@@ -29,7 +29,7 @@ def rate(value: float) -> str:
 
 
 def number_of(count: int, noun: str) -> str:
-    """Write a number of things.
+    """Format a number of things.
 
     >>> number_of(1, "prompt"), number_of(3, "round")
     ('1 prompt', '3 rounds')
@@ -38,7 +38,7 @@ def number_of(count: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Write seconds as people read them.
+    """Format seconds as a readable duration.
 
     >>> duration(3.2), duration(75), duration(7300)
     ('3 s', '1:15 min', '2:01 h')
@@ -52,7 +52,7 @@ def duration(seconds: float) -> str:
 
 
 def count(number: float) -> str:
-    """Write a large number with a unit.
+    """Format a large number with a unit.
 
     >>> count(950), count(31_400), count(3_140_000), count(2.5e9)
     ('950', '31.4 k', '3.1 M', '2.5 G')
@@ -64,7 +64,7 @@ def count(number: float) -> str:
 
 
 def mode(temperature: float) -> str:
-    """Write how tokens are chosen at a temperature.
+    """Describe how tokens are chosen at a temperature.
 
     >>> mode(0.0), mode(0.8)
     ('greedy', 'sampled at T = 0.8')
@@ -73,5 +73,5 @@ def mode(temperature: float) -> str:
 
 
 def shortened(name: str) -> str:
-    """Return a name with each line cut to 52 characters."""
+    """Return a name with each line cut to at most 52 characters."""
     return "\n".join(line if len(line) <= 52 else line[:51] + "…" for line in name.split("\n"))
