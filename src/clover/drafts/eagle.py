@@ -9,8 +9,8 @@ With the target's hidden states f after its final norm and its input embedding E
 Deeper in the tree o_t replaces f_{t+1}: one layer runs for every node, on a separate cache, which has the pairs with
 true states and, after them, the nodes' ancestors.
 
-As in the authors' code, the layer has no norm of its own before its attention (`input_norm`), no final norm follows it,
-and it starts from random weights.
+As in the authors' code, the layer has no norm before its attention (if the target's layers have a separate one, see
+`input_norm`), no final norm follows it, and it starts from random weights.
 
 Shapes: B batch, N positions or nodes, H hidden.
 """
