@@ -363,10 +363,15 @@ def test_thoughts_of_which_the_template_says_nothing_are_not_glued_to_the_answer
     assert (found.content, found.reasoning) == (content, reasoning)
 
 
-def test_a_response_template_that_transformers_cannot_read_is_named() -> None:
+def test_a_response_template_that_cannot_be_used_is_named() -> None:
     tokenizer = make_tokenizer("{{ messages }}")
     tokenizer.response_template = {"fields": {"thinking": {"open": "a", "content": "poem"}}}
     with pytest.raises(UserError, match="cannot parse the answers of this model"):
+        find_format(tokenizer, (1,))
+    tokenizer.response_template = {"fields": {"analysis": {"open": "a"}}}
+    with pytest.raises(
+        UserError, match="a field 'analysis', whose text would be lost; content, role, reasoning"
+    ):
         find_format(tokenizer, (1,))
 
 

@@ -99,6 +99,13 @@ def find_format(tokenizer: Any, ends: Sequence[int], calls: bool = False) -> Cha
             f"chats with this model are not supported: it marks its reasoning by {mark}, in an unknown format; decode "
             "plain text, or give the tokenizer a response_template (transformers)"
         )
+    known_fields = ("content", "role", *REASONING)
+    other = [name for name in fields if name not in known_fields and not name.startswith(CALLS)]
+    if own and other:
+        raise UserError(
+            f"chats with this model are not supported: its tokenizer's response_template has a field {other[0]!r}, "
+            f"whose text would be lost; {', '.join((*known_fields, CALLS))} are known"
+        )
     special = {token: str(one) for token, one in tokenizer.added_tokens_decoder.items() if one.special}
     # A model may think between special tokens that its chat template does not contain.
     thoughts = {one for one in special.values() if not own and re.search(_NAMED, one, re.IGNORECASE)}
