@@ -100,4 +100,4 @@ def test_a_device_without_it_is_refused_in_one_line(place: Path, run: Callable) 
     done = run("generate", "def", "--device", "meta")
     assert done.code == 2 and done.err.splitlines()[-1].startswith("clover: error: ")
     done = run("bench", "--draft", place / "draft", "--compile", *SHORT)
-    assert done.code == 2 and "compiled steps go neither with int8 weights" in done.err
+    assert done.code == 2 and "compiled steps support neither int8 weights" in done.err

@@ -178,7 +178,7 @@ def test_a_file_that_is_no_tuning_is_not_written_over(options: TuneOptions) -> N
     assert options.output is not None
     options.output.parent.mkdir()
     options.output.write_text("{}")
-    with pytest.raises(UserError, match="holds no tuning of format .*; remove it and measure anew"):
+    with pytest.raises(UserError, match="has no tuning of format .*; remove it and measure anew"):
         tune(options)
     assert options.output.read_text() == "{}"
 

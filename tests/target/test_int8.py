@@ -55,7 +55,7 @@ def test_loading(tmp_path: Path) -> None:
     assert model.generate([1, 2, 3], max_new_tokens=4).tokens
     with pytest.raises(UserError, match="leave dtype, device, weights and exact out"):
         clover.load(target, weights="int8")
-    with pytest.raises(UserError, match="compiled steps go neither with int8 weights"):
+    with pytest.raises(UserError, match="compiled steps support neither int8 weights"):
         Engine(target, compile=True)
 
 

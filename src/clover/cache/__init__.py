@@ -1,4 +1,4 @@
-"""The key-value cache of a batch of texts: the only package that edits KV tensors."""
+"""The key-value cache of a batch of texts. Only this package edits KV tensors."""
 
 from clover.cache.kv import KVCache as KVCache
 from clover.cache.rows import CachedRows as CachedRows

@@ -12,8 +12,8 @@ four nodes, 0 to 3. In row 0 the nodes 0 and 2 are accepted, in row 1 the nodes 
     after          row 0     a b c 0 2 . .    5        keep([[0, 2, 2], [0, 1, 3]], [2, 3])
                    row 1     d 0 1 3 . . .    4
 
-Slots marked by a dot, and all later ones, have numbers that nothing reads. Nothing is moved if the accepted nodes
-already stand where they belong, as with plain decoding and rows of equal length.
+The numbers in slots marked by a dot, and in all later slots, are never read. Nothing is moved if the accepted nodes are
+already in their final slots, as in plain decoding with rows of equal length.
 
 Shapes: B rows of the batch, L layers, S slots, N nodes (or new tokens) of one forward pass, A nodes of an accepted
 path, Hkv key-value heads, Dk / Dv their widths, S' slots that a forward pass reads.
@@ -33,7 +33,7 @@ from clover.cache.rows import RowStore
 
 
 class ModelCache(Cache):
-    """A ``transformers.Cache`` by type, because models test for that, with the facts that models read of a cache."""
+    """A ``transformers.Cache``, because models test for this type, with the properties that models read."""
 
     num_layers: int
 
@@ -41,7 +41,7 @@ class ModelCache(Cache):
         return self.num_layers
 
     def get_max_length(self, layer_idx: int | None = None) -> int:
-        """Return -1, for no limit: the cache grows."""
+        """Return -1, which means no limit, because the cache grows."""
         return -1
 
     @property
@@ -62,7 +62,7 @@ class ModelCache(Cache):
 class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethodOverride]
     """The cache of texts in rows, during and after forward passes."""
 
-    # Layers write so many tensors of the storage; slots are read in steps of so many.
+    # Layers write the first `_of_layers` storage tensors; the number of slots read is a multiple of `_multiple`.
     _of_layers, _multiple = 2, 1
 
     def __init__(self, *storage: Tensor) -> None:
@@ -75,8 +75,8 @@ class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethod
     def begin(self, num_tokens: int, after: int = 0) -> None:
         """Announce a forward pass of N tokens in every row; grow if they do not fit.
 
-        They follow, and may see, ``after`` tokens that ran since the last `keep` or `commit`: a draft runs the depths
-        of its tree one after another.
+        They follow, and may see, the ``after`` tokens that ran since the last `keep` or `commit`: a draft runs the
+        depths of its tree one after another.
         """
         start = self.length + after
         read = self.padded(start + num_tokens)
@@ -89,14 +89,14 @@ class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethod
 
     @classmethod
     def padded(cls, slots: int) -> int:
-        """Return how many slots are read where so many are filled."""
+        """Return how many slots are read if `slots` are filled."""
         return -(-slots // cls._multiple) * cls._multiple
 
     def begin_fixed(self, num_tokens: int, room: int) -> None:
-        """Announce a forward pass of N tokens, with padding, that a `FixedCache` runs over `storage` and `row_lengths`.
+        """Announce a forward pass of N tokens, padding included, of a `FixedCache` over `storage` and `row_lengths`.
 
-        It writes row b from ``lengths[b]`` on, at most `room` slots after the longest row, and reads all slots. The
-        storage grows here, never inside the forward pass.
+        The pass writes row b from ``lengths[b]`` on, at most `room` slots after the longest row, and reads all slots.
+        The storage grows here, never during the pass.
         """
         self._fix(self.length + room)
         self._close()
@@ -107,7 +107,7 @@ class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethod
     ) -> tuple[Tensor, Tensor]:
         """Store one layer's new keys [B, Hkv, N, Dk] and values [B, Hkv, N, Dv]; called by attention layers.
 
-        Return views [B, Hkv, S', Dk] and [B, Hkv, S', Dv] with S' = max(lengths) + after + N, as `begin` was called.
+        Return views [B, Hkv, S', Dk] and [B, Hkv, S', Dv] with S' = max(lengths) + after + N, as `begin` announced.
         """
         assert key_states.shape[2] == self._count, "begin(n) must announce the tokens of every forward"
         for written, states in zip(self._writes, (key_states, value_states), strict=True):
@@ -115,21 +115,21 @@ class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethod
         return self._reads[0][layer_idx], self._reads[1][layer_idx]
 
     def write_tokens(self, tokens: Tensor) -> None:
-        """Store the new tokens Long [B, N], where the tokens of the texts are stored."""
+        """Store the new tokens Long [B, N], if the cache stores tokens."""
         self.tokens[:, self._start : self._start + self._count] = tokens
 
     def last_tokens(self, count: int) -> Tensor:
-        """Return the last tokens of each text before the new ones, Long [B, count], -1 before its first one."""
+        """Return the last tokens of each text before the new ones, Long [B, count]; -1 before its first token."""
         if self.uniform:
             start = self.length - count
             return pad(self.tokens[:, max(start, 0) : self.length], (max(-start, 0), 0), value=-1)
         return gathered_tokens(self.tokens, self.lengths_on_device, count)
 
     def attention_mask(self, ancestor_mask: Tensor) -> Tensor:
-        """Return which slots each new token sees, its row's text and its ancestors: Bool [B, 1, N, S'].
+        """Return the slots that each new token sees, those of its row's text and its ancestors: Bool [B, 1, N, S'].
 
-        The ancestor mask, Bool [B, N, N], is True where the column is an ancestor of the row, or the row itself. With
-        ``begin(N, after)`` it has ``after`` more columns, at the front.
+        The ancestor mask, Bool [B, N, N], is True where the column is an ancestor of the row, or the row itself. After
+        ``begin(N, after)`` it has ``after`` more columns at the front.
         """
         if self.uniform:
             return pad(ancestor_mask, (self.length, 0), value=True).unsqueeze(1)
@@ -151,10 +151,10 @@ class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethod
         return self.lengths_on_device[:, None] + steps
 
     def slot_positions(self, positions: Tensor) -> Tensor:
-        """Return the position of every slot that a forward pass reads in its row's text: Long [B, max(lengths) + N].
+        """Return the text position of every slot that a forward pass reads: Long [B, max(lengths) + N].
 
-        `positions` Long [B, N] are those of the new tokens. For slots without text, which masks hide, the result means
-        nothing.
+        `positions` Long [B, N] are those of the new tokens. The result is arbitrary for slots without text, which masks
+        hide.
         """
         cached = torch.arange(self.length, device=positions.device).expand(positions.shape[0], -1)
         return torch.cat([cached, positions], dim=1)
@@ -163,8 +163,8 @@ class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethod
         """Return the keys and values of one layer for the rows' texts, between forward passes.
 
         Returns:
-            keys [B, Hkv, S', Dk] and values [B, Hkv, S', Dv] with S' = max(lengths), and Bool [B, 1, 1, S'], True where
-            a row has text; None if all rows have text everywhere.
+            keys [B, Hkv, S', Dk] and values [B, Hkv, S', Dv] with S' = max(lengths), and the mask Bool [B, 1, 1, S'],
+            True for slots with text; None if all slots have text.
         """
         length = self.length
         mask = None
@@ -178,8 +178,8 @@ class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethod
     def keep(self, path: Tensor, counts: Sequence[int]) -> None:
         """Keep the accepted path of each row's tree and forget the other nodes.
 
-        The path, Long [B, A], goes from the root (0) downwards; what follows a row's count, at most N, is not read.
-        On a GPU it is not tested whether the nodes already stand where they belong, since the host would have to wait.
+        The path, Long [B, A], goes from the root (0) down; entries after a row's count, at most N, are not read. On a
+        GPU nodes are moved even if they are in their final slots, because a test would make the host wait.
         """
         assert len(counts) == self.batch_size and max(counts) <= self._count
         width = max(counts)
@@ -203,7 +203,7 @@ class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethod
     def _close(self) -> None:
         super()._close()
         self._start, self._count, self._in_place = 0, 0, False
-        # Both list the parts of the storage, each by layer.
+        # Both have one entry per part of the storage, which is indexed by layer.
         self._reads, self._writes = list[Sequence[Tensor]](), list[Sequence[Tensor]]()
 
     def _first_to_move(self, path: Tensor, counts: Sequence[int]) -> int:
@@ -237,13 +237,13 @@ class KVCache(RowStore, ModelCache):  # pyright: ignore[reportIncompatibleMethod
         return self.length
 
     def get_mask_sizes(self, query_length: int | Tensor, layer_idx: int = 0) -> tuple[int, int]:
-        """Return the mask's width and its first column's offset; older releases pass positions, not their number."""
+        """Return the mask's width and its first column's offset. Older releases pass positions instead of a number."""
         new = query_length if isinstance(query_length, int) else query_length.shape[0]
         return self.length + new, 0
 
 
 def gathered_tokens(tokens: Tensor, lengths: Tensor, count: int) -> Tensor:
-    """Return the last tokens of texts, Long [B, count], of tokens Long [B, S] and lengths Long [B]; -1 for none."""
+    """Return the last tokens of texts, Long [B, count], from tokens Long [B, S] and lengths Long [B]; -1 if missing."""
     slots = lengths[:, None] + torch.arange(-count, 0, device=tokens.device)
     return tokens.gather(1, slots.clamp(min=0)).masked_fill(slots < 0, -1)
 

@@ -1,7 +1,7 @@
-"""Keys and values of several texts, one row each: rows that join and leave, and storage that grows.
+"""Keys and values of several texts, one row each, with rows that join and leave, and storage that grows.
 
-Shapes: B rows in use, R rows that there is memory for, L layers, S slots, Hkv key-value heads, Dk / Dv their widths, D
-either of them.
+Shapes: B rows in use, R rows of the storage, L layers, S slots, Hkv key-value heads, Dk / Dv their widths, D either
+width.
 """
 
 from __future__ import annotations
@@ -15,38 +15,38 @@ from torch import Tensor
 from typing_extensions import Self
 
 KVShape = tuple[int, int, int, int]  # L, Hkv, Dk, Dv
-_MAX_ADDED = 1024  # Growth adds so many slots at once, so that little memory stays unused.
-_LEAST_FIXED = 256  # The slots of a cache for forward passes of fixed shape.
+_MAX_ADDED = 1024  # the most slots that growth adds at once, so that little memory stays unused
+_LEAST_FIXED = 256  # the fewest slots of a cache for forward passes of fixed shape
 
 
 class RowStore:
     """Preallocated keys and values of the texts in a batch, with one length per row that all layers share.
 
-    Row b owns the slots ``0 .. lengths[b] - 1``; what stands in later slots means nothing. The memory for R rows stays;
-    `drop` and `insert` change how many of them are in use.
+    Row b owns the slots ``0 .. lengths[b] - 1``; the contents of later slots are arbitrary. The memory for R rows
+    stays; `drop` and `insert` change how many of them are in use.
 
     Args:
-        storage: keys [L, R, Hkv, S, Dk] and values [L, R, Hkv, S, Dv]; then, where the tokens of the texts are stored
-            too, those as Long [1, R, 1, S, 1].
+        storage: keys [L, R, Hkv, S, Dk] and values [L, R, Hkv, S, Dv]; optionally the tokens of the texts, Long
+            [1, R, 1, S, 1].
 
     Attributes:
         lengths: tokens of each row, on the host.
-        short: slots per row; it is not worth a copy to have fewer.
+        short: slots per row at which freeing slots is not worth a copy.
     """
 
     short = 256
 
     def __init__(self, *storage: Tensor) -> None:
-        self.storage = storage  # This counts all rows, in use or not.
-        self._fixed = False  # If True, S is one of few sizes (`fixed_capacity`) and never falls.
-        self._aside: list[int] = []  # The lengths of the other rows, inside `first_rows`.
+        self.storage = storage  # with all rows, in use or not
+        self._fixed = False  # if True, S is one of a few sizes (`fixed_capacity`) and never falls
+        self._aside: list[int] = []  # the lengths of the other rows, inside `first_rows`
         self._use_rows([0] * storage[0].shape[1])
 
     @classmethod
     def new(cls, shape: KVShape, batch_size: int, capacity: int, like: Tensor, tokens: bool = False) -> Self:
         """Return a store for B empty texts, with the dtype and device of `like`; it grows when it needs more slots.
 
-        With `tokens` it has a place for the tokens of the texts as well.
+        With `tokens` it also stores the tokens of the texts.
         """
         num_layers, heads, *dims = shape
         slots = max(capacity, 1)
@@ -71,7 +71,7 @@ class RowStore:
 
     @property
     def tokens(self) -> Tensor:
-        """Return the tokens of the rows in use, Long [B, S], where they are stored."""
+        """Return the stored tokens of the rows in use, Long [B, S]."""
         return self.used[2][0, :, 0, :, 0]
 
     @property
@@ -96,7 +96,7 @@ class RowStore:
 
     @property
     def lengths_on_device(self) -> Tensor:
-        """Return `lengths` as Long [B]: one transfer per decoding step, for which the host need not wait."""
+        """Return `lengths` as Long [B]: one asynchronous transfer per decoding step."""
         if self._device_lengths is None:
             self._device_lengths = on_device(self.lengths, self.keys.device)
         return self._device_lengths
@@ -120,7 +120,7 @@ class RowStore:
     def drop(self, row: int) -> None:
         """Remove a row: the last row moves to its place, and B falls by one.
 
-        Nothing else is copied, unless the remaining texts need a small part of the slots: then most are freed.
+        Nothing else is copied, unless the remaining texts need only a small part of the slots: then most are freed.
         """
         *lengths, length = self.lengths
         last = len(lengths)
@@ -134,7 +134,7 @@ class RowStore:
             self._resize(2 * least)
 
     def clear(self, row: int, start: int = 0) -> None:
-        """Write zeros over a row from slot `start` on, if it may have NaN: a hidden slot still enters 0 * value."""
+        """Write zeros over a row from slot `start` on, because attention multiplies even hidden NaN values by 0."""
         for tensor in self.used:
             tensor[:, row, :, start:] = 0
 
@@ -166,7 +166,7 @@ class RowStore:
 
     @contextmanager
     def first_rows(self, rows: int) -> Iterator[None]:
-        """Use the first rows only, inside a ``with`` block: forward passes leave the others out."""
+        """Use only the first rows inside a ``with`` block: forward passes leave the others out."""
         self._aside = self.lengths[rows:]
         self._use_rows(self.lengths[:rows])
         try:
@@ -178,13 +178,13 @@ class RowStore:
     # -- storage -------------------------------------------------------------------------------------------------
 
     def _use_rows(self, lengths: list[int]) -> None:
-        """Use as many rows as there are lengths."""
+        """Use the first rows, one for each of these lengths."""
         self.lengths = lengths
         self.used = tuple(tensor[:, : len(lengths)] for tensor in self.storage)
         self._close()
 
     def _close(self) -> None:
-        """Forget what was derived from the lengths or the storage, since one of them has changed."""
+        """Forget values derived from the lengths or the storage, because one of these has changed."""
         self._device_lengths: Tensor | None = None
 
     def _grow(self, capacity: int) -> None:
@@ -192,14 +192,14 @@ class RowStore:
         self._resize(max(capacity, self.capacity + min(self.capacity, _MAX_ADDED)))
 
     def _fix(self, capacity: int) -> None:
-        """Make room for `capacity` slots, and from now on only have the sizes of `fixed_capacity`."""
+        """Make room for `capacity` slots, and from now on use only the sizes of `fixed_capacity`."""
         self._fixed = True
         capacity = fixed_capacity(capacity)
         if capacity > self.capacity or self.capacity != fixed_capacity(self.capacity):
             self._resize(max(capacity, self.capacity))
 
     def _resize(self, capacity: int, rows: int = 0) -> None:
-        """Change S to `capacity`, and R to a power of two of at least `rows` if it is less than that."""
+        """Change S to `capacity`, and raise R to a power of two if it is less than `rows`."""
         used, present = self.batch_size + len(self._aside), self.storage[0].shape[1]
         rows = present if rows <= present else power_of_two(rows)
         capacity = fixed_capacity(capacity) if self._fixed else capacity
@@ -208,9 +208,9 @@ class RowStore:
 
 
 class CachedRows:
-    """The rows of a session that remembers all it must of the texts in a `KVCache`."""
+    """The rows of a session whose only state is a `KVCache`."""
 
-    cache: Any  # a `KVCache`, or for compiled steps what has its members
+    cache: Any  # a `KVCache`, or for compiled steps an object with the same members
 
     @property
     def lengths(self) -> list[int]:
@@ -246,7 +246,7 @@ class CachedRows:
 
 
 def on_device(numbers: Sequence[int], device: torch.device) -> Tensor:
-    """Return numbers as Long [n] on a device, by a transfer for which the host need not wait."""
+    """Return numbers as Long [n] on a device, by an asynchronous transfer."""
     pinned = device.type == "cuda"
     on_host = torch.tensor(numbers, dtype=torch.long, device="cpu", pin_memory=pinned)
     return on_host.to(device, non_blocking=pinned)
@@ -267,7 +267,7 @@ def power_of_two(count: int) -> int:
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str) -> Tensor:
-    """Return zeros, since a hidden slot still enters 0 * value; usable inside and outside of inference mode."""
+    """Return zeros, because attention multiplies hidden slots by 0; usable inside and outside of inference mode."""
     with torch.inference_mode(False):
         return torch.zeros(shape, dtype=dtype, device=device)
 
@@ -275,7 +275,7 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device | str
 def _resized(storage: Tensor, rows: int, capacity: int, used: int) -> Tensor:
     """Return storage [L, R, Hkv, S, D] with other R and S.
 
-    All slots of the used rows that fit are copied, also those behind the texts: a tree may be growing there.
+    All slots of the used rows that fit are copied, even those behind the texts, because a tree may be growing there.
     """
     layers, _, heads, slots, width = storage.shape
     made = zeros((layers, rows, heads, capacity, width), storage.dtype, storage.device)

@@ -1,11 +1,11 @@
 """Keys and values as whole numbers, for attention whose sums are exact in any order.
 
-A key has fifteen bits, in two planes of int8, because keys of some models have a large part that all tokens share; a
-value has eight. Every key and every value of a head has a scale of its own, so what is stored of a token depends on
-this token alone.
+A key has fifteen bits, in two planes of int8, because the keys of some models have a large part that all tokens share.
+A value has eight bits. Every key and every value of a head has its own scale, so that the stored numbers of a token
+depend only on this token.
 
-Shapes: B batch, L layers, G key-value heads, T of them that lie together, K = G / T, S slots, N new tokens, Dk / Dv
-widths of keys and values.
+Shapes: B batch, L layers, G key-value heads, T heads that are stored side by side, K = G / T, S slots, N new tokens,
+Dk / Dv widths of keys and values.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from typing_extensions import Self
 from clover.cache.kv import KVCache
 from clover.cache.rows import KVShape, zeros
 
-MOST = 127  # the largest whole number of eight bits whose negative is one, too
-SHIFT = 128  # one in the high plane of a number of fifteen bits stands for as many in the low plane
-_LEAST = 1e-30  # of what is divided by
+MOST = 127  # the largest number of eight bits whose negative has eight bits, too
+SHIFT = 128  # the value of one in the high plane of a number of fifteen bits
+_LEAST = 1e-30  # the smallest divisor
 
 
 @dataclass(frozen=True)
 class WholeTexts:
     """The keys and values that one layer reads.
 
-    The numbers of T heads lie beside each other in each slot, so that one product reads those of all of them.
+    The numbers of T heads are side by side in each slot, so that one product reads all of them.
 
     Attributes:
         keys: int8 [B, K, S, 2 T Dk], the high plane of T heads and then the low one: a key is its scale times
             ``128 * high + low``.
         values: int8 [B, K, S, T Dv].
         key_scales, value_scales: float32 [B, G, S].
-        count: how many slots are part of the forward pass; what follows means nothing.
+        count: how many slots are part of the forward pass; the contents of later slots are arbitrary.
     """
 
     keys: Tensor
@@ -53,13 +53,13 @@ class WholeTexts:
 
     @classmethod
     def made_of(cls, stored: Iterable[Tensor], count: int) -> Self:
-        """Return what is stored of texts, in the order of the fields, with scales [B, G, S, 1]."""
+        """Return the texts with these stored tensors, in the order of the fields, with scales [B, G, S, 1]."""
         keys, values, *scales = stored
         return cls(keys, values, *(scale.squeeze(-1) for scale in scales), count=count)
 
 
 def _together(heads: int) -> int:
-    """Return T, at most 4: with few rows a product of several heads takes no longer than of one."""
+    """Return T, at most 4: with few rows a product of several heads takes no longer than a product of one."""
     return next(count for count in (4, 3, 2, 1) if heads % count == 0)
 
 
@@ -75,7 +75,7 @@ def whole_rows(rows: Tensor, most: int = MOST) -> tuple[Tensor, Tensor]:
 
 
 def _stored(keys: Tensor, values: Tensor) -> tuple[Tensor, ...]:
-    """Return what is stored of keys [B, G, N, Dk] and values [B, G, N, Dv]; scales [B, G, N, 1]."""
+    """Return the tensors to store for keys [B, G, N, Dk] and values [B, G, N, Dv]; scales are [B, G, N, 1]."""
     fine, key_scales = whole_rows(keys, MOST * SHIFT)
     whole, value_scales = whole_rows(values)
     high = fine.div(SHIFT).round_()
@@ -91,14 +91,14 @@ def _side_by_side(whole: Tensor) -> Tensor:
 
 
 class WholeCache(KVCache):
-    """A `KVCache` that holds `WholeTexts`: keys and values are rounded when they are stored, once.
+    """A `KVCache` of `WholeTexts`: keys and values are rounded once, when they are stored.
 
     Args:
         storage: the numbers and scales in the order of `WholeTexts`, [L, R, K, S, 2 T Dk], [L, R, K, S, T Dv], and
             twice [L, R, G, S, 1].
     """
 
-    # Products of other sizes are slower than those of whole steps, and few sizes are made ready once.
+    # Multiples of this size give faster products, and only few sizes that must be prepared.
     _of_layers, _multiple = 4, 64
 
     @classmethod
@@ -117,7 +117,7 @@ class WholeCache(KVCache):
         )
 
     def begin(self, num_tokens: int, after: int = 0) -> None:
-        """Announce a forward pass of N tokens in every row, which are written where each row's text ends."""
+        """Announce a forward pass of N tokens in every row; each row's tokens are written right after its text."""
         assert not after
         super().begin(num_tokens)
         self._in_place = True
@@ -129,8 +129,8 @@ class WholeCache(KVCache):
     ) -> tuple[WholeTexts, WholeTexts]:
         """Store one layer's new keys [B, G, N, Dk] and values [B, G, N, Dv]; called by attention layers.
 
-        Return all keys and values, twice, since layers pass on what stands for keys and what stands for values. The
-        slots are a multiple of 64.
+        Return all keys and values, twice, because layers pass on one object for keys and one for values. The number of
+        slots is a multiple of 64.
         """
         assert key_states.shape[2] == self._count, "begin(n) must announce the tokens of every forward"
         stored = _stored(key_states, value_states)
@@ -144,7 +144,7 @@ class WholeCache(KVCache):
         return texts, texts
 
     def attention_mask(self, ancestor_mask: Tensor) -> Tensor:
-        """Return which slots each new token sees: Bool [B, 1, N, S']; a row's nodes follow its own text."""
+        """Return the slots that each new token sees: Bool [B, 1, N, S']; a row's nodes follow its own text."""
         if self.uniform:
             return super().attention_mask(ancestor_mask)
         count = ancestor_mask.shape[1]

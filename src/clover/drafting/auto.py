@@ -1,4 +1,4 @@
-"""The tree "auto": what drafts is chosen at each step, among the candidates that are collected here."""
+"""The tree "auto", which chooses the drafter of each step; this file collects the candidates."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from clover.drafts import DraftModel
 from clover.tree import TreeShape
 
 _DEPTHS, _COMPILED_DEPTHS = (1, 2, 4, 6, 8, 12), (2,)  # An untuned draft may grow these chains.
-_LENGTHS, _COMPILED_LENGTHS = (7, 15, 31), (15,)  # Prompt lookup may propose so many tokens.
+_LENGTHS, _COMPILED_LENGTHS = (7, 15, 31), (15,)  # Prompt lookup may propose these numbers of tokens.
 
 
 @dataclass(frozen=True)
 class AutoTree(Tree):
-    """The fastest of plain decoding, chains, the draft's own tree, tuned trees and prompt lookup, as it is found."""
+    """The fastest of plain decoding, chains, own tree, tuned trees and prompt lookup, learnt while it runs."""
 
     word = "auto"
     example = "auto"
@@ -29,9 +29,9 @@ class AutoTree(Tree):
     tunable = False
 
     def policy(self, draft: DraftModel, tuning: Tuning | None = None, compiled: bool = False) -> AutoPolicy:
-        """Return the bandit; with a tuning over its chains and each batch size's best tree, whose costs it knows.
+        """Return the bandit. With a tuning it chooses among chains and each batch size's best tree, at known costs.
 
-        Compiled steps have fewer candidates, because each shape is compiled.
+        Compiled steps have fewer candidates, because each shape is compiled separately.
         """
         lookups = [LookupTree(length) for length in (_COMPILED_LENGTHS if compiled else _LENGTHS)]
         trees, costs, taus = dict[str, Tree](), dict[int, dict[str, float]](), dict[str, list[float]]()
@@ -54,7 +54,7 @@ class AutoTree(Tree):
 
 
 def _recommended(tuning: Tuning, compiled: bool) -> Iterator[Choice]:
-    """Yield of each batch size plain decoding, the chains (the best one if steps are compiled) and the best tree."""
+    """Yield for each batch size plain decoding, the chains (only the best if steps are compiled) and the best tree."""
     for size in tuning.batch_sizes:
         choices = [(choice, parse_tree(choice.tree)) for choice in tuning.choices_for(size)]
         yield from (choice for choice, tree in choices if tree == PLAIN)
@@ -66,7 +66,7 @@ def _recommended(tuning: Tuning, compiled: bool) -> Iterator[Choice]:
 def _lookup_seconds(
     tuning: Tuning, size: int, plain: float | None, lookups: Sequence[LookupTree]
 ) -> dict[str, float]:
-    """Return the seconds of a step of each prompt lookup: a plain step's, with the target's pass over more tokens."""
+    """Return the seconds of a step of each prompt lookup: a plain step, with the target's pass over more tokens."""
     if plain is None or not tuning.verify:
         return {}
     one = seconds_at(tuning.verify, size, 1)

@@ -1,7 +1,7 @@
 """The policy behind the tree "auto": a bandit over plain decoding, chains, trees and prompt lookup.
 
-A candidate's speed is its expected tokens per step divided by the seconds of its step. The fastest one runs; now and
-then another one is probed, within a budget of time. docs/development/auto.md says what that loses.
+A candidate's speed is its expected tokens per step divided by the seconds of its step. The fastest one runs. Sometimes
+another one is probed, within a budget of time. docs/development/auto.md describes the loss.
 """
 
 from collections.abc import Mapping
@@ -16,18 +16,18 @@ from clover.drafting.prompt_lookup import LookupAcceptance, LookupTree
 from clover.drafting.tree import Tree
 from clover.drafts.ngrams import RepeatingText
 
-_PROBE_SHARE, _PROBE_STEPS = 0.01, 3  # Probes may lose this share of the time; each has so many steps.
+_PROBE_SHARE, _PROBE_STEPS = 0.01, 3  # the share of the time that probes may lose, and the steps of one probe
 _LEAST_LOSS = 1 / 12  # At least this share of a probe's seconds counts as lost.
-# A tuning counts for so many steps of costs, and observations of acceptance.
+# The weight of a tuning: in steps for costs, in observations for acceptance.
 _TUNED_STEPS, _TUNED_WEIGHT = 3, 8.0
-_TREES_TURN = 6  # While plain steps lead, one probe of so many is a tree.
-_FEW = 8  # The draft commits so many positions at no cost worth counting.
+_TREES_TURN = 6  # While plain steps lead, one probe in this many is a tree.
+_FEW = 8  # The draft commits this many positions at negligible cost.
 _LOOKUP_COST = 0.05  # The assumed cost of a lookup before any has run, per token, as a share of a plain step.
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Something that may draft."""
+    """A drafter that the policy may choose."""
 
     tree: Tree
     drafter: Drafter
@@ -39,19 +39,19 @@ class Candidate:
 
 
 class AutoPolicy(Policy):
-    """Runs the candidate with the most expected tokens per second, and probes another one where the budget allows it.
+    """Runs the candidate with the most expected tokens per second, and probes another one if the budget allows it.
 
-    A probe is three steps, two in a batch. What they lose against the candidate that leads, the draft's catching up
-    included, is paid from 1 % of the time of all other steps, so that a poor draft costs about as much. Prompt lookup
-    needs no probes, because every token shows what it would have been worth; in a batch no sequence may lose by it.
+    A probe is three steps, two in a batch. Its loss against the leading candidate, with the commits that the draft must
+    make up for, is paid from 1 % of the time of all other steps, so that a poor draft costs about 1 %. Prompt lookup
+    needs no probes, because every token shows what it would have gained; in a batch no sequence may lose by it.
 
-    Step times are kept per group of batch sizes (`size_group`). Acceptance is shared by all batch sizes, and all chains
-    share one estimate.
+    Step times are kept per group of batch sizes (`size_group`). All batch sizes share the estimates of acceptance, and
+    all chains share one estimate.
 
     Args:
-        candidates: what may draft, by name: plain decoding, a chain at least, trees and prompt lookups.
-        costs: seconds of a step by batch size and candidate, where they are known.
-        taus: tokens per step by candidate, where they are known.
+        candidates: the candidates by name: plain decoding, at least one chain, trees and prompt lookups.
+        costs: known seconds of a step by batch size and candidate.
+        taus: known tokens per step by candidate.
     """
 
     def __init__(
@@ -74,16 +74,16 @@ class AutoPolicy(Policy):
             if name not in self._lookups
         }
         self._lookup, self._texts = LookupAcceptance(), list[RepeatingText]()
-        # Of several sizes in one group the nearest to the group's power of two comes last, and stays.
+        # The size nearest to its group's power of two comes last, so that its costs are the ones that remain.
         by_distance = sorted(costs, key=lambda size: abs(log2(size) - size_group(size)), reverse=True)
         self._sizes = {
             size_group(size): StepSeconds(dict(costs[size]), dict.fromkeys(costs[size], _TUNED_STEPS))
             for size in by_distance
         }
         self._group, self._name, self.leader = -1, PLAIN.name, PLAIN.name
-        # The candidate that is probed, and the steps that are left.
+        # The probed candidate, and the remaining steps of the probe.
         self._probe, self._probe_steps = PLAIN.name, 0
-        self._probes, self._budget = 0, 0.0  # The number of probes, and the seconds that they may lose.
+        self._probes, self._budget = 0, 0.0  # the number of probes, and the seconds that they may lose
 
     def _assumed(self, name: str, depth: int, taus: Mapping[str, float]) -> RunningAcceptance:
         if name not in taus:
@@ -112,10 +112,10 @@ class AutoPolicy(Policy):
 
     def record(self, outcome: StepOutcome) -> None:
         if not outcome.emitted:
-            return  # All sequences are decoded plainly, whatever was chosen.
+            return  # All sequences are decoded plainly, whatever the choice.
         size, name = self._sizes[self._group], self._name
         if name != PLAIN.name and outcome.nodes == 1:
-            return  # Nothing was drafted: the context ends, or the text repeats nothing.
+            return  # Nothing was drafted: the context is full, or the text has no repetition.
         if name == PLAIN.name:
             for one in set(self._acceptance.values()):
                 one.discount()
@@ -132,7 +132,7 @@ class AutoPolicy(Policy):
             self._budget = min(self._budget + _PROBE_SHARE * outcome.seconds, 0.0)
 
     def _enter(self, batch_size: int) -> StepSeconds:
-        """Return the costs of the batch's group; those of the nearest one are assumed for a new group."""
+        """Return the costs of the batch's group; a new group starts with those of the nearest group."""
         group = size_group(batch_size)
         if group not in self._sizes:
             near = min(self._sizes, key=lambda other: (abs(other - group), other), default=None)
@@ -144,9 +144,9 @@ class AutoPolicy(Policy):
         return self._sizes[group]
 
     def _costs(self, known: Mapping[str, float]) -> dict[str, float]:
-        """Return the seconds of a step of each candidate: timed, or on a line through those that were.
+        """Return the seconds of a step of each candidate: measured, or from a line through the measured ones.
 
-        Half of what the shallowest chain costs beyond a plain step is assumed to be the same at every depth.
+        Half of the extra cost of the shallowest chain over a plain step is assumed to be the same at every depth.
         """
         plain = known[PLAIN.name]
         chains = [(float(self._depths[name]), known[name]) for name in self._chains if name in known]
@@ -163,9 +163,9 @@ class AutoPolicy(Policy):
     def _rival(self, timed: set[str], speeds: Mapping[str, float], costs: Mapping[str, float]) -> str:
         """Return the candidate to probe: the one that would be the fastest if it accepted as much as the leader.
 
-        What others accept was seen on texts that may be gone. While plain steps lead, chains are probed, the cheapest
-        way to see what the draft is worth, and every sixth time a tree. While a chain leads no others are probed,
-        because their costs and what they accept are known from it.
+        The acceptance of the others may come from texts that have ended. While plain steps lead, chains are probed,
+        because they are the cheapest test of the draft, and every sixth time a tree. While a chain leads, no other
+        chain is probed, because the leader shows the others' costs and acceptance.
         """
         self._probes += 1
         if self._chains[0] not in timed:
@@ -178,7 +178,7 @@ class AutoPolicy(Policy):
         return max(names, key=lambda name: max(speeds[name], alike.tokens(self._depths[name]) / costs[name]))
 
     def _looked_up(self, costs: Mapping[str, float], room: int) -> str:
-        """Return the prompt lookup that is worth more than the leader in this step, or the leader."""
+        """Return the prompt lookup that is faster than the leader in this step, or else the leader."""
         matches = [text.match for text in self._texts]
         best, most = self.leader, self._speed
         for name in self._lookups if matches and all(matches) else ():
@@ -190,5 +190,5 @@ class AutoPolicy(Policy):
 
 
 def size_group(batch_size: int) -> int:
-    """Return the group of a batch size; those of one are about alike: 1, 2, 3 to 5, 6 to 11, 12 to 22 and so on."""
+    """Return the group of similar batch sizes: 1, 2, 3 to 5, 6 to 11, 12 to 22 and so on."""
     return round(log2(batch_size))

@@ -1,5 +1,5 @@
-"""The interface of the engine to drafters, which grow one token tree per sequence and step, and to policies,
-which choose the drafter of each step.
+"""The engine's interface to drafters and policies. A drafter grows one token tree per sequence and step; a policy
+chooses the drafter of each step.
 
 Shapes: B batch, V the draft's vocabulary.
 """
@@ -18,7 +18,7 @@ from clover.tree import TokenTree
 
 
 class DraftInput(Protocol):
-    """What a drafter reads of the sequences that the next step is for."""
+    """The input of a drafter: the sequences of the next step."""
 
     @property
     def root(self) -> Tensor:
@@ -27,21 +27,21 @@ class DraftInput(Protocol):
 
     @property
     def sampler(self) -> Sampler | GumbelNoise:
-        """Return how the sequences' tokens are chosen, and by which random numbers."""
+        """Return the rules and the random numbers by which the sequences' tokens are chosen."""
         ...
 
     def commit_draft(self) -> tuple[DraftSession, Tensor]:
-        """Let the draft commit all that the target has run; return its session, and logits [B, 1, V] for depth 1."""
+        """Commit all positions in the draft; return its session, and its logits [B, 1, V] for depth 1."""
         ...
 
     def texts(self) -> Sequence[RepeatingText | None]:
-        """Return the text of each sequence; None for those that are decoded plainly."""
+        """Return the text of each sequence; None for a sequence that is decoded plainly."""
         ...
 
 
 @dataclass(frozen=True)
 class CommittedInput:
-    """A `DraftInput` whose draft has committed everything, and whose texts are not known."""
+    """A `DraftInput` whose draft has committed everything, and whose texts are unknown."""
 
     root: Tensor
     sampler: Sampler | GumbelNoise
@@ -61,9 +61,9 @@ class Drafter:
     Attributes:
         max_depth: no tree is deeper.
         max_nodes: no tree has more nodes, root included.
-        max_expanded: nodes that the draft runs at most, where compiled steps can grow the trees. 0 where they cannot,
+        max_expanded: the most nodes that the draft runs, if compiled steps can grow the trees. 0 if they cannot,
             because rows depend on each other, or on random numbers that `GumbelNoise` does not have.
-        d2t: Long [V], the tokens that the draft's logits are of; None for the whole vocabulary.
+        d2t: Long [V], the tokens of the draft's logits; None for the whole vocabulary.
         copies: whether the trees are copied from the texts.
     """
 
@@ -80,12 +80,12 @@ class Drafter:
 
 @dataclass(frozen=True)
 class UpcomingStep:
-    """What a policy may know of the next step.
+    """The information for a policy about the next step.
 
     Attributes:
-        batch_size: sequences.
-        room: positions that the longest text has left before the target's longest run.
-        texts: returns the texts that are drafted for; called only by policies that read them.
+        batch_size: number of sequences.
+        room: positions between the end of the longest text and the target's longest run.
+        texts: returns the texts that get drafts; called only by policies that read texts.
     """
 
     batch_size: int
@@ -95,12 +95,12 @@ class UpcomingStep:
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """How one decoding step went.
+    """The outcome of one decoding step.
 
     Attributes:
-        nodes: of each tree, root included; 1 for a plain step.
-        emitted: tokens of each sequence that is drafted for, bonus token included; empty if all are decoded plainly.
-        seconds: of the whole step.
+        nodes: nodes of each tree, root included; 1 for a plain step.
+        emitted: emitted tokens of each sequence that gets drafts, bonus token included; empty if all decode plainly.
+        seconds: seconds of the whole step.
         backlog: positions per sequence that the draft committed in this step, beyond those of the last step.
     """
 
@@ -111,21 +111,21 @@ class StepOutcome:
 
 
 class Policy(Protocol):
-    """Decides before each step what drafts, and learns from how it went. The text never depends on it."""
+    """Chooses the drafter of each step, and learns from the outcome. The text never depends on it."""
 
     max_nodes: int
     max_depth: int
 
     def choose(self, upcoming: UpcomingStep) -> Drafter:
-        """Choose what drafts in the next step."""
+        """Choose the drafter of the next step."""
         ...
 
     def record(self, outcome: StepOutcome) -> None:
-        """Learn how the step went that was chosen last."""
+        """Learn from the outcome of the last chosen step."""
 
 
 class FixedPolicy(Policy):
-    """Always the same drafter."""
+    """A policy that always chooses the same drafter."""
 
     def __init__(self, drafter: Drafter):
         self.drafter = drafter

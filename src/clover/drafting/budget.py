@@ -28,8 +28,8 @@ class BudgetTree(Tree):
 
     Attributes:
         budget: draft tokens per step at most, root excluded; at most 512.
-        mass: of each node's children those are candidates whose probabilities, the highest first, sum to at most
-            this; the first always is. In (0, 1].
+        mass: a node's most probable children are candidates while their probabilities sum to at most this; the first
+            always is one. In (0, 1].
     """
 
     budget: Annotated[int, Field(ge=1, le=MOST_SORTED)]
@@ -45,22 +45,22 @@ class BudgetTree(Tree):
 class BudgetDrafter(Drafter):
     """Grows level by level until the budget is spent or the draft ends.
 
-    1. Token level: of a node's children, the most probable first, those are candidates whose probabilities sum to at
-    most `mass`, and that have at least a quarter of the first one's. The first always is one.
-    2. Tree level: the candidates of a depth with the highest joint probabilities are kept, as many as the budget has
-    left; among equals those whose parent, then whose own token comes first.
-    3. Head level: what was kept leaves the budget.
+    1. Token level: a node's most probable children are candidates while their probabilities sum to at most `mass`, and
+    each is at least a quarter of the highest. The first always is a candidate.
+    2. Tree level: the candidates of a depth with the highest joint probabilities are kept, as many as the budget
+    allows. Among equals the order of the parents, then of the tokens decides.
+    3. Head level: the kept nodes are subtracted from the budget.
 
     Probabilities are the draft's at temperature 1; in sampled sequences those after Gumbel coupling
-    (`Sampler.gumbel_scores`). A level has room for all that could be kept in any sequence, since the host does not know
-    how many are.
+    (`Sampler.gumbel_scores`). A level has room for the most nodes that any sequence could keep, because the host does
+    not know the actual number.
     """
 
     def __init__(self, draft: DraftModel, tree: BudgetTree):
         self.tree, self.d2t, self._on_cpu = tree, draft.session_tokens, draft.target.device.type == "cpu"
         self.max_depth = min(draft.max_depth, tree.budget)
         self.max_nodes = 1 + tree.budget
-        # A level has room for all that could be kept in any sequence.
+        # A level has room for the most nodes that any sequence could keep.
         self.max_expanded = sum(tree.budget - depth for depth in range(self.max_depth - 1))
 
     def grow(self, batch: DraftInput) -> TokenTree:
@@ -91,13 +91,13 @@ class BudgetDrafter(Drafter):
         return compact_trees(*grown, size=self.max_nodes, max_depth=self.max_depth)
 
     def _spent(self, left: Tensor) -> bool:
-        """Return whether all budgets are spent, if that is known without waiting for a device or ending a graph."""
+        """Return True if all budgets are spent and this is known without waiting for a device or breaking a graph."""
         return self._on_cpu and not torch.compiler.is_compiling() and not bool(left.any())
 
     def _candidates(self, scores: Tensor, joint: Tensor, room: int) -> tuple[Tensor, Tensor]:
         """Choose candidates by scores [B, P, V] and joint probabilities float64 [B, P], 0 for nodes that do not exist.
 
-        Returns tokens Long [B, C] and their joint probabilities float64 [B, C], 0 for those that are no candidates.
+        Returns tokens Long [B, C] and their joint probabilities float64 [B, C], 0 for tokens that are not candidates.
         """
         log_probs, indices = likeliest(scores, min(room, scores.shape[2]))
         probs = log_probs.exp()

@@ -1,4 +1,4 @@
-"""Chains that end at each step where the draft is no longer confident.
+"""Chains that end when the draft is no longer confident.
 
 Shapes: B batch, V the draft's vocabulary.
 """
@@ -21,11 +21,11 @@ from clover.validation import checked
 
 @checked
 class ConfidentChain(Tree):
-    """A chain that is ended at each step where the draft is no longer confident that it is accepted so far.
+    """A chain that ends when the draft is no longer confident that the whole chain is accepted.
 
     Attributes:
-        depth: draft tokens per step at most; a draft with fewer depths proposes no more than it has.
-        least: joint probability of a step's draft tokens, as the mean over sequences, below which no more are drafted.
+        depth: the most draft tokens per step; a draft with fewer depths proposes fewer.
+        least: drafting stops when the joint probability of a step's tokens, averaged over sequences, is below this.
     """
 
     depth: Annotated[int, Field(ge=1, le=MOST)]
@@ -44,11 +44,11 @@ class ConfidentChain(Tree):
 
 
 class ConfidentDrafter(Drafter):
-    """Drafts one token after another until their joint probability, as the mean over sequences, is below the least.
+    """Drafts one token after another until their joint probability, averaged over sequences, is below `least`.
 
-    The threshold is that of transformers' `assistant_confidence_threshold` and of SpecDec++ (2405.19715), here on the
-    probability of the whole path: in sampled sequences after Gumbel coupling (`Sampler.gumbel_scores`). All sequences
-    get as many tokens. The host waits for the device once per depth.
+    The threshold is similar to transformers' `assistant_confidence_threshold` and SpecDec++ (2405.19715), but applies
+    to the probability of the whole path; in sampled sequences after Gumbel coupling (`Sampler.gumbel_scores`). All
+    sequences get equally many tokens. The host waits for the device once per depth.
     """
 
     def __init__(self, draft: DraftModel, tree: ConfidentChain):

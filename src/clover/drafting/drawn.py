@@ -23,7 +23,7 @@ from clover.tree import Draws, TokenTree, TreeShape
 class DrawnTree(Tree):
     """A static shape whose children are drawn from the draft without replacement (EAGLE, arXiv 2401.15077).
 
-    A child's rank says which draw it is. Draws are verified in their order, so none may be left out.
+    A child's rank is the number of its draw. Draws are verified in their order, so none may be left out.
     """
 
     shape: TreeShape
@@ -35,10 +35,10 @@ class DrawnTree(Tree):
 
     def __post_init__(self) -> None:
         if self.shape.budget < 1:
-            raise UserError("a drawn tree has no nodes; give one with a child at least")
+            raise UserError("a drawn tree has no nodes; give one with at least one child")
         children = set(zip(self.shape.parents, self.shape.ranks, strict=True))
         if any(rank and (parent, rank - 1) not in children for parent, rank in children):
-            raise UserError("in a drawn tree the children of a node have the ranks 0, 1, 2 …, no gaps")
+            raise UserError("in a drawn tree the children of a node must have the ranks 0, 1, 2 …, no gaps")
 
     @classmethod
     def parse(cls, text: str) -> "DrawnTree | None":
@@ -59,10 +59,10 @@ class DrawnTree(Tree):
 
 
 class DrawnDrafter(StaticDrafter):
-    """Fills a static shape with draws: a child's rank says which draw of its parent's distribution it is.
+    """Fills a static shape with draws: a child's rank is the number of its draw from its parent's distribution.
 
     The draft is sampled at the sequence's own temperature (EAGLE, 2401.15077; Clover-2 at temperatures above 0). Greedy
-    sequences choose the most probable tokens. Children for which a distribution has no more tokens are padding.
+    sequences choose the most probable tokens. If a distribution has too few tokens, the remaining children are padding.
     """
 
     def __init__(self, draft: DraftModel, tree: DrawnTree):
@@ -94,8 +94,8 @@ class DrawnDrafter(StaticDrafter):
         return dataclasses.replace(tree, draws=self._draws(torch.cat(probs, dim=1)))
 
     def _draws(self, draft_probs: Tensor) -> Draws:
-        """Return the distributions that verification needs, from probabilities float64 [B, P, V']."""
+        """Return the draws for verification, from probabilities float64 [B, P, V']."""
         rows = len(draft_probs)
-        # Verification compares with the target's probabilities, token by token.
+        # Verification compares these with the target's probabilities, token by token.
         whole = over_all_tokens(draft_probs, self.d2t, self._vocab_size, 0.0)
         return Draws(whole, self._expanded.expand(rows, -1), self._children.expand(rows, -1, -1))

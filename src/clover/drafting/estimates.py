@@ -1,4 +1,4 @@
-"""Running estimates of what drafting gains and costs: tokens per step by depth, and seconds of a step."""
+"""Running estimates of the gain and the cost of drafting: tokens per step by depth, and seconds of a step."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,18 +6,18 @@ from itertools import combinations
 from math import exp, log
 from statistics import median
 
-_MEMORY = 32.0  # Acceptance is averaged over so many steps.
-_FORGOTTEN = 1e-9  # The number of observations does not sink below this, to 0 of 0.
-# The rates of learning of a candidate's seconds (at least), and of the machine's speed.
+_MEMORY = 32.0  # the steps over which acceptance is averaged
+_FORGOTTEN = 1e-9  # The number of observations stays above this, to avoid 0 / 0.
+# The lowest learning rate of a candidate's seconds, and the learning rate of the machine's speed.
 _SLOWEST, _DRIFT = 0.01, 0.1
-_OUTLIER = 0.4  # The largest error of a logarithm; a step that is further off counts as this.
+_OUTLIER = 0.4  # the largest error of a logarithm; larger ones are clipped
 
 
 class RunningAcceptance:
     """Tokens per step at each depth, from a running mean of the acceptance rate there.
 
-    The rate at a depth counts the sequences that got there; the depth before speaks for one that was hardly seen. At
-    first `rate` is assumed, which counts for `weight` observations.
+    The rate at a depth counts the sequences that reached it. A depth with few observations takes the rate of the depth
+    before. The initial `rate` counts as `weight` observations.
     """
 
     def __init__(self, depth: int, rate: float = 0.6, weight: float = 1.0):
@@ -25,7 +25,7 @@ class RunningAcceptance:
         self._right[0], self._tried[0] = rate * weight, weight
 
     def observe(self, accepted: Sequence[int], depth: int) -> None:
-        """Learn from a step: draft tokens accepted in each sequence, of chains or trees of a depth."""
+        """Learn from a step: the accepted draft tokens of each sequence, for chains or trees of this depth."""
         self.discount()
         for count in accepted:
             for at in range(min(count + 1, depth)):
@@ -33,7 +33,7 @@ class RunningAcceptance:
                 self._right[at] += at < count
 
     def discount(self) -> None:
-        """Let what was seen count a little less, also at steps in which nothing is seen; the rates stay."""
+        """Reduce the weight of past observations, even in steps without new ones; the rates stay."""
         kept = 1 - 1 / _MEMORY if self._tried[0] > _FORGOTTEN else 1.0
         self._right = [kept * value for value in self._right]
         self._tried = [kept * value for value in self._tried]
@@ -50,15 +50,15 @@ class RunningAcceptance:
 
 @dataclass
 class StepSeconds:
-    """Seconds of a step of each candidate that was timed, in batches of about one size; only ratios count.
+    """Seconds of a step of each measured candidate, in batches of similar size; only ratios matter.
 
-    The machine's speed drifts, so what a step took is divided by how fast the machine was of late. `runs` counts the
-    steps of a candidate; its first one is not timed, because it may pack weights or compile.
+    The machine's speed drifts, so each measurement is divided by the recent slowness of the machine. `runs` counts the
+    steps of a candidate; its first step is not measured, because it may pack weights or compile.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
     runs: dict[str, int] = field(default_factory=dict)
-    machine: float | None = None  # seconds at present per second of `seconds`
+    machine: float | None = None  # the current slowness: measured seconds per second of `seconds`
 
     def observe(self, name: str, seconds: float) -> None:
         """Learn from the seconds of a step."""
@@ -77,9 +77,9 @@ class StepSeconds:
 
 
 def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Return slope and intercept of the line of Theil and Sen, which outliers hardly move: a median over all pairs.
+    """Return slope and intercept of the Theil-Sen line, a median over all pairs, which is robust to outliers.
 
-    It never falls. A line that would pass below the origin, as few or noisy points may give, goes through the origin.
+    The slope is never negative. A line with a negative intercept, from few or noisy points, goes through the origin.
     """
     slopes = [(y2 - y1) / (x2 - x1) for (x1, y1), (x2, y2) in combinations(points, 2) if x1 != x2]
     slope = max(median(slopes), 0.0) if slopes else 0.0
@@ -88,7 +88,7 @@ def fit_line(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def even_rate(tau: float, depth: int) -> float:
-    """Return the acceptance rate, the same at every depth, that gives so many tokens per step."""
+    """Return the acceptance rate that, if it is the same at every depth, gives `tau` tokens per step."""
     low, high = 0.0, 1.0
     for _ in range(30):
         rate = (low + high) / 2

@@ -1,7 +1,7 @@
-"""Drafting under grammars: the draft proposes only what the grammar of a text allows after it.
+"""Drafting under grammars: the draft proposes only tokens that the grammar of a text allows.
 
-What is verified does not depend on it (`clover.sampling.processors`): a token that a grammar excludes is refused
-anyway. Where the grammar leaves one token, it is drafted even if the draft does not know it.
+Verification does not depend on this (`clover.sampling.processors`): it rejects excluded tokens anyway. If the grammar
+allows only one token, it is drafted even if the draft does not know it.
 
 Shapes: B batch, P nodes of the level that is expanded, V the draft's vocabulary.
 """
@@ -18,11 +18,11 @@ from clover.sampling import GrammarState
 
 
 class Guide:
-    """Where the nodes of growing trees stand under the grammars of their texts.
+    """The grammar states of the nodes of growing trees.
 
     Args:
-        states: of the trees' roots; None for texts without a grammar.
-        d2t: Long [V], the tokens that the draft's logits are of; None for the whole vocabulary.
+        states: the states of the trees' roots; None for texts without a grammar.
+        d2t: Long [V], the tokens of the draft's logits; None for the whole vocabulary.
     """
 
     def __init__(self, states: Sequence[GrammarState | None], d2t: Tensor | None = None):
@@ -35,11 +35,11 @@ class Guide:
         return cls(states, d2t) if states else None
 
     def expand(self, places: Sequence[int]) -> None:
-        """Say that of the last level these nodes are expanded, in this order."""
+        """Select the nodes of the last level that are expanded, in this order."""
         self._nodes = [[nodes[place] for place in places] for nodes in self._nodes]
 
     def restrict(self, logits: Tensor) -> Tensor:
-        """Return logits [B, P, V] for the children of the last level, -inf for what grammars exclude."""
+        """Return logits [B, P, V] for the children of the last level, -inf for tokens that grammars exclude."""
         logits = logits.clone()
         for row, nodes in enumerate(self._nodes):
             for place, state in enumerate(nodes):
@@ -51,7 +51,7 @@ class Guide:
         return logits
 
     def force(self, tokens: Tensor, parents: Sequence[int], ranks: Sequence[int]) -> Tensor:
-        """Return children Long [B, C] of the last level; the best of each node is the one that its grammar leaves."""
+        """Return children Long [B, C] of the last level; if a grammar allows one token, it is the node's best child."""
         tokens = tokens.clone()
         for row, nodes in enumerate(self._nodes):
             for child, (parent, rank) in enumerate(zip(parents, ranks, strict=True)):
@@ -61,7 +61,7 @@ class Guide:
         return tokens
 
     def follow(self, parents: Sequence[Sequence[int]], tokens: Tensor) -> None:
-        """Make children Long [B, C] the last level; `parents` are their places in the one before."""
+        """Make children Long [B, C] the last level; `parents` are their places in the level before."""
         self._nodes = [
             [above and above.after(token) for above, token in zip((nodes[p] for p in row), said, strict=True)]
             for nodes, row, said in zip(self._nodes, parents, tokens.tolist(), strict=True)

@@ -9,7 +9,7 @@ from clover.tree import TokenTree
 
 
 class PlainDrafter(Drafter):
-    """Plain decoding: the tree is its root alone."""
+    """Plain decoding: the tree is only its root."""
 
     max_depth = 0
     max_nodes = 1
@@ -23,7 +23,7 @@ PLAIN_DRAFTER = PlainDrafter()
 
 @dataclass(frozen=True)
 class PlainTree(Tree):
-    """The root alone, what decoding without a draft runs."""
+    """Only the root: the tree of decoding without a draft."""
 
     word = "plain"
     example = "plain"

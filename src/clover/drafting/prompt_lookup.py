@@ -1,6 +1,6 @@
-"""Prompt lookup: what followed the end of a text where it stood before is proposed, and the draft does not run.
+"""Prompt lookup: the end of a text is found earlier in it, and the tokens after that place are proposed.
 
-A looked-up token costs its place in the target's pass and nothing else (LLMA, 2304.04487).
+The draft does not run; the only cost of a proposed token is its place in the target's pass (LLMA, 2304.04487).
 """
 
 from typing import Annotated, Any
@@ -16,8 +16,8 @@ from clover.tree import TokenTree, TreeShape
 from clover.tree.shape import MOST
 from clover.validation import checked
 
-_RATES = (0.6, 0.7, 0.8, 0.9, 0.95, 0.95)  # The rates assumed where 3, 4, 8, 16, 32 and 64 tokens match.
-_MEMORY, _WEIGHT = 256.0, 8.0  # Rates are averages over so many tokens; the assumed rates count as much.
+_RATES = (0.6, 0.7, 0.8, 0.9, 0.95, 0.95)  # the assumed rates for matches of 3, 4, 8, 16, 32 and 64 tokens
+_MEMORY, _WEIGHT = 256.0, 8.0  # the tokens over which rates are averaged, and the weight of the assumed rates
 
 
 @checked
@@ -39,7 +39,7 @@ class LookupTree(Tree):
 class LookupDrafter(Drafter):
     """Proposes a chain of `length` tokens in each sequence that repeats itself, and nothing in the others.
 
-    Under a grammar it proposes what the grammar allows of them, and then tokens about which it leaves no choice.
+    Under a grammar it proposes these tokens as long as the grammar allows them, then those that the grammar forces.
     """
 
     def __init__(self, length: int):
@@ -65,7 +65,7 @@ class LookupDrafter(Drafter):
 
 
 def _allowed(tokens: list[int], state: GrammarState | None, most: int) -> list[int]:
-    """Return tokens as far as a grammar allows them, and after that those that it leaves no choice about."""
+    """Return tokens as long as a grammar allows them, then the tokens that the grammar forces."""
     found, copied = list[int](), iter(tokens)
     while len(found) < most and state is not None:
         token = next(copied, None)
@@ -79,7 +79,7 @@ def _allowed(tokens: list[int], state: GrammarState | None, most: int) -> list[i
 
 
 class LookupAcceptance:
-    """Tokens that prompt lookup yields, by how many tokens match; learnt from every token, whatever proposed it."""
+    """The yield of prompt lookup by the number of matching tokens, learnt from every token, whatever proposed it."""
 
     def __init__(self) -> None:
         self._right = [rate * _WEIGHT for rate in _RATES]
@@ -95,7 +95,7 @@ class LookupAcceptance:
         text.judged.clear()
 
     def tokens(self, match: int, length: int) -> float:
-        """Return the tokens expected of a step that looks up `length` tokens where `match` agree, bonus included."""
+        """Return the expected tokens of a step that copies `length` tokens after `match` equal ones, bonus included."""
         reached, total = 1.0, 1.0
         for at in range(length if match else 0):
             place = self._class(match + at)

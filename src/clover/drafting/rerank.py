@@ -29,7 +29,7 @@ class RerankTree(Tree):
     Attributes:
         budget: draft tokens that are kept per step, root excluded; at most 512.
         beam: nodes that are expanded per depth, and children of each; at most 512.
-        depth: depths that the beam goes down, at most as many as the draft has.
+        depth: depths of the beam, limited by those of the draft.
     """
 
     budget: _Few
@@ -44,12 +44,12 @@ class RerankTree(Tree):
 
 
 class RerankDrafter(Drafter):
-    """Keeps the candidates with the highest probability of the path that leads to them.
+    """Keeps the candidates whose paths have the highest probabilities.
 
-    Expansion: at each depth the K best nodes get K children each. Re-ranking: of all children, whatever their depth,
-    the best are the tree. No child is better than its parent, and among equals the one found earlier wins: so the
-    best always form a tree. Probabilities are the draft's at temperature 1; in sampled sequences those after Gumbel
-    coupling (`Sampler.gumbel_scores`).
+    Expansion: at each depth the K best nodes get K children each. Re-ranking: the best children of all depths become
+    the tree. They always form one, because no child is better than its parent, and among equals the earlier one wins.
+    Probabilities are the draft's at temperature 1; in sampled sequences those after Gumbel coupling
+    (`Sampler.gumbel_scores`).
     """
 
     def __init__(self, draft: DraftModel, tree: RerankTree):
@@ -61,8 +61,8 @@ class RerankDrafter(Drafter):
 
     def grow(self, batch: DraftInput) -> TokenTree:
         (session, output), tokens = batch.commit_draft(), [batch.root]
-        scores = torch.zeros_like(tokens[0], dtype=torch.float64)  # [B, P], of the frontier's paths
-        parent_of = torch.zeros_like(tokens[0])  # The places of the frontier among all candidates.
+        scores = torch.zeros_like(tokens[0], dtype=torch.float64)  # [B, P], scores of the frontier's paths
+        parent_of = torch.zeros_like(tokens[0])  # the places of the frontier among all candidates
         parents, values, first = [parent_of], [scores], 1
         guide = Guide.of(batch, self.d2t)
         for depth in range(1, self.max_depth + 1):

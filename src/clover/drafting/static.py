@@ -24,7 +24,7 @@ from clover.tree import CLOVER2_TREE, MEDUSA_TREE, TokenTree, TreeShape
 from clover.tree.shape import MOST
 from clover.validation import read_model
 
-_MOST_BYTES = 2**20  # The most bytes of a file with a tree.
+_MOST_BYTES = 2**20  # the largest file with a tree
 _PUBLISHED = {"clover2": CLOVER2_TREE, "medusa": MEDUSA_TREE}
 RankPaths = tuple[tuple[Annotated[int, Field(ge=0, le=MOST)], ...], ...]
 
@@ -33,9 +33,9 @@ RankPaths = tuple[tuple[Annotated[int, Field(ge=0, le=MOST)], ...], ...]
 class StaticTree(Tree):
     """A tree of one shape, filled anew at every step.
 
-    Its names are "clover2", "medusa", "chain:K" for K draft tokens one after another, "paths:" and the paths of ranks
-    that lead to its nodes, or a file NAME.json with a list of such paths. In "paths:0,1,00" each digit is a rank; dots
-    stand between the ranks of a path where one is above 9, as in "0.12", and behind a single one, as in "12.".
+    Its names are "clover2", "medusa", "chain:K" for K draft tokens one after another, "paths:" and the rank paths of
+    its nodes, or a file NAME.json with a list of such paths. In "paths:0,1,00" each digit is a rank. Dots separate the
+    ranks of a path with a rank above 9, as in "0.12", and follow a single such rank, as in "12.".
 
     >>> StaticTree.parse("paths:0,1,00,0.12").shape.ranks
     (0, 0, 1, 0, 12)
@@ -79,7 +79,7 @@ class StaticTree(Tree):
 
 @dataclass(frozen=True)
 class OwnTree(Tree):
-    """The static tree that the draft's configuration names, as far as the draft can fill it (`own_shape`)."""
+    """The static tree of the draft's configuration, cut to the nodes that the draft can fill (`own_shape`)."""
 
     word = "own"
     example = "own"
@@ -91,18 +91,18 @@ class OwnTree(Tree):
 
 @dataclass(frozen=True)
 class Level:
-    """The nodes of one depth of a static tree, and what fills them, as index tensors on the device.
+    """The nodes of one depth of a static tree, with index tensors on the device that fill them.
 
     Attributes:
-        choices: how many tokens of a parent's distribution are looked at.
-        expanded: Long [parents], the nodes whose children these are, in the order of the draft's output.
+        choices: how many of the best tokens of a parent are needed.
+        expanded: Long [parents], the parents of these nodes, in the order of the draft's output.
         slots: Long [nodes], each node's parent, as a row of the draft's output.
-        ranks: Long [nodes], which of that row's best tokens each node gets.
+        ranks: Long [nodes], each node's rank among the best tokens of that row.
         places: Long [parents], the parents' indices in the level above.
-        above: Long [parents], their slots there.
+        above: Long [parents], the parents' slots in the level above.
 
     For the paths 0, 1, 00, 10 (nodes 1 to 4; the root is 0): at depth 1 expanded = [0], slots = [0, 0], ranks = [0, 1];
-    at depth 2 expanded = [1, 2], slots = [0, 1] (node 3 hangs on row 0 of the output, node 4 on row 1), ranks = [0, 0],
+    at depth 2 expanded = [1, 2], slots = [0, 1] (node 3 uses row 0 of the output, node 4 row 1), ranks = [0, 0],
     places = [0, 1], above = [0, 0].
     """
 
@@ -115,17 +115,17 @@ class Level:
 
     @property
     def single(self) -> bool:
-        """Return whether the level is the best child of a single parent: part of a chain, with less to look up."""
+        """Return True if the level is the best child of a single parent, which needs less work."""
         return self.choices == len(self.slots) == len(self.expanded) == 1
 
     def pick(self, scores: Tensor) -> Tensor:
-        """Return the level's tokens, Long [B, nodes], by scores [B, parents, V] of their parents' children."""
+        """Return the level's tokens, Long [B, nodes], from scores [B, parents, V] of the parents' children."""
         if self.single:
             return scores.argmax(-1)
         return scores.topk(self.choices).indices[:, self.slots, self.ranks]
 
     def advance(self, session: DraftSession, nodes: Tensor) -> Tensor:
-        """Run the draft over the parents, among the level above Long [B, nodes]; return logits [B, parents, V]."""
+        """Run the draft over the parents, taken from the level above Long [B, nodes]; return logits [B, parents, V]."""
         tokens = nodes if self.single and nodes.shape[1] == 1 else nodes[:, self.places]
         return session.advance(self.above.expand(len(nodes), -1), tokens)
 
@@ -133,8 +133,8 @@ class Level:
 class StaticDrafter(Drafter):
     """Fills a fixed tree shape: node i is the `ranks[i]`-th best child of its parent (Clover-2, section 3).
 
-    The best are the most probable ones in greedy sequences; in sampled ones those with the highest Gumbel scores
-    (`Sampler.gumbel_scores`). One call of the draft per depth; only nodes that have children are expanded.
+    The best tokens are the most probable ones in greedy sequences, and those with the highest Gumbel scores
+    (`Sampler.gumbel_scores`) in sampled ones. The draft runs once per depth, over the nodes with children.
     """
 
     def __init__(self, draft: DraftModel, shape: TreeShape):
@@ -169,9 +169,9 @@ class StaticDrafter(Drafter):
     ) -> Tensor:
         """Return the tokens of the tree, Long [B, N], level by level, under the grammars of the texts.
 
-        `pick` returns those of a level, Long [B, nodes], in the draft's numbering, by the depth of their parents, the
-        level and the draft's logits [B, parents, V]. `force` drafts also a token that the draft does not know, where a
-        grammar leaves no other.
+        `pick` returns a level's tokens, Long [B, nodes] in the draft's numbering, from the depth of their parents, the
+        level and the draft's logits [B, parents, V]. With `force`, the only token that a grammar allows is drafted even
+        if the draft does not know it.
         """
         (session, output), tokens = batch.commit_draft(), [batch.root]
         guide = Guide.of(batch, self.d2t)
@@ -190,12 +190,12 @@ class StaticDrafter(Drafter):
 
 
 def own_shape(draft: DraftModel) -> TreeShape:
-    """Return the tree of the draft's configuration, as deep as the draft goes, no wider than the tokens it knows."""
+    """Return the tree of the draft's configuration, cut to the draft's depth and to the number of tokens it knows."""
     return draft.config.tree_shape.cut(draft.max_depth).narrow(known_tokens(draft))
 
 
 def known_tokens(draft: DraftModel) -> int:
-    """Return how many tokens a draft's sessions propose from, V; those that it copies count."""
+    """Return V, the number of tokens that a draft's sessions can propose, copied ones included."""
     tokens = draft.session_tokens
     return draft.target.vocab_size if tokens is None else len(tokens)
 
@@ -227,5 +227,5 @@ def _path_text(path: tuple[int, ...]) -> str:
 def _ranks(path: str) -> list[int]:
     ranks = path.removesuffix(".").split(".") if "." in path else list(path)
     if not ranks or not all(rank.isascii() and rank.isdigit() and len(rank) < 5 for rank in ranks):
-        raise UserError(f"{path[:20]!r} is no path of ranks such as 00 or 0.12")
+        raise UserError(f"{path[:20]!r} is not a path of ranks such as 00 or 0.12")
     return [int(rank) for rank in ranks]

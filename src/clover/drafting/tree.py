@@ -1,7 +1,7 @@
-"""What drafts, as one type: a `Tree` has a name that is read once, where a user's text comes in.
+"""The base type of all ways to draft: a `Tree` has a name, which `parse_tree` reads from the user's text.
 
-A rule for trees is one file of this package: a frozen dataclass derived from `Tree`, with the rule's parameters, and
-the `Drafter` that grows its trees.
+Each rule for trees has its own file in this package, with a frozen dataclass derived from `Tree` for the rule's
+parameters, and the `Drafter` that grows its trees.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from clover.errors import UserError, one_line
 
 
 class Tree:
-    """What drafts at each step: plain decoding, a rule for growing trees, or a choice among several.
+    """A way to draft: plain decoding, a rule for growing trees, or a choice among several.
 
-    Subclasses are frozen dataclasses, so that trees are values. Defining one makes its names known to `parse_tree`.
+    Subclasses are frozen dataclasses, so that trees are values. A new subclass is known to `parse_tree` at once.
 
     Attributes:
-        word: the first word of its name; the parameters follow, with colons between them.
+        word: the first word of its name; the parameters follow, separated by colons.
         example: a name that error messages show.
-        exact: whether the text is that of plain decoding token by token, also where tokens are sampled. False where
-            only its distribution is, because the tree depends on the draft's random numbers; int8 copies of the
+        exact: whether the text equals that of plain decoding token by token, even if tokens are sampled. False if
+            only the distribution is equal, because the text depends on the draft's random numbers; int8 copies of the
             draft's weights would then change the text.
         needs_draft: whether a draft model proposes the tokens.
         fixed_size: whether each step verifies the same number of nodes.
-        tunable: whether a tuning may name it: a single rule whose speed depends on the draft alone.
+        tunable: whether a tuning may name it: a single rule whose speed depends only on the draft.
     """
 
     word: ClassVar[str] = ""
@@ -42,9 +42,9 @@ class Tree:
 
     @classmethod
     def parse(cls, text: str) -> Tree | None:
-        """Return the tree of this rule that has a name; None if it is a name of another rule.
+        """Return the tree of this rule with the name `text`; None if the name belongs to another rule.
 
-        Raises UserError or ValueError if the name begins with the rule's word and the parameters cannot be used.
+        Raises UserError or ValueError if the name begins with the rule's word but its parameters are invalid.
         """
         word, *parts = text.split(":")
         if word != cls.word:
@@ -64,7 +64,7 @@ class Tree:
 
     @property
     def name(self) -> str:
-        """Return the text from which `parse_tree` makes an equal tree, without parameters at their defaults."""
+        """Return the text from which `parse_tree` makes an equal tree; trailing default parameters are left out."""
         values = [(getattr(self, one.name), one.default) for one in fields(self)]  # type: ignore[arg-type]
         while values and values[-1][1] is not MISSING and values[-1][0] == values[-1][1]:
             values.pop()
@@ -72,29 +72,29 @@ class Tree:
 
     @property
     def is_chain(self) -> bool:
-        """Return whether it is a chain of a fixed number of draft tokens."""
+        """Return True if the tree is a chain of a fixed number of draft tokens."""
         return False
 
     def drafter(self, draft: Any) -> Drafter:
-        """Return what grows its trees with a draft (`DraftModel`; None for trees that need none).
+        """Return the drafter that grows the trees with a draft (`DraftModel`; None for trees that need none).
 
         Raises UserError if the draft cannot grow them.
         """
         raise NotImplementedError
 
     def policy(self, draft: Any, tuning: Any = None, compiled: bool = False) -> Policy:
-        """Return what decides before each step which drafter runs: always its own, unless a subclass chooses.
+        """Return the policy that chooses the drafter of each step; by default it is always this tree's own drafter.
 
         Args:
             draft: as for `drafter`.
-            tuning: what was measured of this draft on this machine, a `Tuning`, if anything.
-            compiled: whether steps are compiled, each shape of a tree by itself.
+            tuning: the measurements of this draft on this machine, a `Tuning`; None without.
+            compiled: whether steps are compiled, separately for each shape of a tree.
         """
         return FixedPolicy(self.drafter(draft))
 
 
 def parse_tree(text: str | Tree) -> Tree:
-    """Return the tree that has a name; a tree is returned as it is.
+    """Return the tree with a name; a tree is returned unchanged.
 
     Args:
         text: "plain"; "auto", which chooses while it runs; "lookup[:K]", which copies from the text; "own", the tree of
@@ -103,7 +103,7 @@ def parse_tree(text: str | Tree) -> Tree:
             (`BudgetTree`), "eagle2:N[:BEAM[:DEPTH]]" (`RerankTree`) or "drawn:TREE" with a static tree (`DrawnTree`).
 
     Raises:
-        UserError: if it is no such name, or there is no tree in the file.
+        UserError: if the name is unknown, or the file has no tree.
 
     >>> parse_tree("budget:4"), parse_tree("eagle2:30:8:5").name
     (BudgetTree(budget=4, mass=0.8), 'eagle2:30:8:5')

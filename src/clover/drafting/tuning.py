@@ -1,7 +1,7 @@
-"""What `clover tune` measured of a draft on one machine: read at run time, saved with the draft as `tuning.json`.
+"""Measurements of a draft by `clover tune` on one machine: saved with the draft as `tuning.json`, read at run time.
 
-A file has one entry per device, dtype and way in which the target runs its weights. Seconds are wall-clock seconds, all
-of them of whole batches.
+A file has one entry for each device, dtype and way of running the target's weights. Seconds are wall-clock seconds of
+whole batches.
 """
 
 import math
@@ -23,19 +23,19 @@ from clover.validation import read_json, validated
 
 FILE_NAME = "tuning.json"
 _FORMAT = "clover-tuning-3"
-_LONGEST_TREE = 16_384  # characters: some two thousand nodes, more than a draft is made for
+_LONGEST_TREE = 16_384  # characters: about two thousand nodes, more than any draft needs
 
 
 def _printable(text: str) -> str:
     if not text.isprintable():
-        raise ValueError("a text of a tuning holds characters that cannot be printed")
+        raise ValueError("a text of a tuning has characters that cannot be printed")
     return text
 
 
 def _tunable(tree: str) -> str:
-    # Nobody but the user may name a file that is read.
+    # Only the user may name a file that is read.
     if len(tree) > _LONGEST_TREE or tree.endswith(".json") or not parse_tree(tree).tunable:
-        raise ValueError(f"{tree[:60]!r} is no tree that can be tuned")
+        raise ValueError(f"{tree[:60]!r} is not a tree that can be tuned")
     return tree
 
 
@@ -47,7 +47,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class VerifyCost:
-    """Seconds of the target's pass (`Runner.run`) over `nodes` tokens per sequence, root included; 1: a plain step."""
+    """Seconds of the target's pass (`Runner.run`) over `nodes` tokens per sequence, root included."""
 
     batch_size: Count
     nodes: Count
@@ -56,7 +56,7 @@ class VerifyCost:
 
 @dataclass(frozen=True)
 class Choice:
-    """One tree, by its name, at one batch size: its τ, seconds of a step, speed of the whole batch."""
+    """A tree, by its name, at one batch size: its τ, seconds of a step, and speed of the whole batch."""
 
     batch_size: Count
     tree: TreeName
@@ -70,10 +70,10 @@ _Entry = TypeVar("_Entry", VerifyCost, Choice)
 
 @dataclass(frozen=True)
 class Tuning:
-    """One entry: everything that was measured on one device in one dtype, where and when as in `Provenance`.
+    """One entry: all measurements on one device in one dtype, with place and time as in `Provenance`.
 
-    `weights` and `exact` are those of the target (`clover.target.Target`), `target` is its `architecture_name`; of the
-    choices, all trees that were tried, the best is first within each size.
+    `weights` and `exact` are those of the target (`clover.target.Target`); `target` is its `architecture_name`.
+    `choices` has all measured trees, with the best one of each batch size first.
     """
 
     device: Text
@@ -90,29 +90,29 @@ class Tuning:
 
     @property
     def runs(self) -> tuple[Any, ...]:
-        """Return how the target ran: its device, dtype and weights, and whether it was exact."""
+        """Return the target's device, dtype, weights and exactness during the measurement."""
         return self.device, self.dtype, self.weights, self.exact
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:
-        """Return the batch sizes that were measured, rising."""
+        """Return the measured batch sizes in ascending order."""
         return tuple(sorted({choice.batch_size for choice in self.choices}))
 
     def choices_for(self, batch_size: int) -> tuple[Choice, ...]:
-        """Return the choices of the nearest batch size that was measured, by ratio; the best first."""
+        """Return the choices of the measured batch size that is nearest by ratio; the best choice first."""
         return _of_nearest(self.choices, batch_size)
 
 
 @dataclass(frozen=True)
 class TuningFile:
-    """The entries of a file, one for each way in which a target runs."""
+    """The entries of a file, one for each way of running a target."""
 
     entries: tuple[Tuning, ...] = ()
 
     def find(self, target: TargetWeights) -> Tuning | None:
-        """Return the entry that was measured with such a target, run as this one is; None without.
+        """Return the entry for a target of this architecture that ran in the same way; None without.
 
-        A warning where one differs in the weights alone: its steps took another time.
+        Warns if an entry differs only in the way of running weights, because its step times do not apply.
         """
         name = architecture_name(target.config)
         wanted = target.device.type, target.dtype_name, target.weights, target.exact
@@ -127,29 +127,29 @@ class TuningFile:
 
 
 def architecture_name(config: Any) -> str:
-    """Name the target that an entry belongs to, by a transformers configuration: type, layers, width, vocabulary.
+    """Return the name of a target in entries, from a transformers configuration: type, layers, width, vocabulary.
 
-    Sizes alone, because they decide what a step costs: a fine-tuned target may go on with the tuning of its origin.
-    Where the weights matter, `clover.target.weights_fingerprint` is compared.
+    It contains only sizes, because they decide the cost of a step: a fine-tuned target can use the tuning of its
+    origin. If weights matter, `clover.target.weights_fingerprint` is compared instead.
     """
     sizes = (getattr(config, name, None) for name in ("num_hidden_layers", "hidden_size", "vocab_size"))
     return "-".join(map(str, (getattr(config, "model_type", None), *sizes)))
 
 
 def read_tuning(path: str | os.PathLike[str]) -> TuningFile:
-    """Read a file that `write_entry` wrote; UserError if it is missing or is none such, with what is wrong in it."""
+    """Read a file that `write_entry` wrote; UserError if it is missing, or with the fault if it is invalid."""
     obj = read_json(path)
     if obj.get("format") != _FORMAT:
         raise UserError(
-            f"{os.fspath(path)} holds no tuning of format {_FORMAT!r}; remove it and measure anew with `clover tune`"
+            f"{os.fspath(path)} has no tuning of format {_FORMAT!r}; remove it and measure anew with `clover tune`"
         )
     return validated(TuningFile, obj, os.fspath(path))
 
 
 def write_entry(path: str | os.PathLike[str], tuning: Tuning) -> None:
-    """Put an entry into a file in place of the one of a target that ran so; the file is whole at any time.
+    """Write an entry into a file; it replaces the entry for the same way of running. The file is never half-written.
 
-    UserError if the file exists and is no tuning, or cannot be written.
+    UserError if the file exists and is not a tuning, or cannot be written.
     """
     before = read_tuning(path).entries if Path(path).exists() else ()
     others = [one for one in before if one.runs != tuning.runs]
@@ -157,9 +157,9 @@ def write_entry(path: str | os.PathLike[str], tuning: Tuning) -> None:
 
 
 def seconds_at(costs: Sequence[VerifyCost], batch_size: int, nodes: int) -> float:
-    """Return the seconds over `nodes` tokens at the nearest batch size that was measured, by ratio.
+    """Return the seconds over `nodes` tokens at the measured batch size that is nearest by ratio.
 
-    Between two numbers of nodes that were measured the time is a straight line; beyond them it is that of the nearest.
+    The time is interpolated linearly between measured numbers of nodes, and constant beyond them.
 
     >>> costs = VerifyCost(1, 1, 1.0), VerifyCost(1, 3, 2.0), VerifyCost(8, 1, 7.0)
     >>> seconds_at(costs, 1, 2), seconds_at(costs, 2, 5), seconds_at(costs, 16, 2)
@@ -170,7 +170,7 @@ def seconds_at(costs: Sequence[VerifyCost], batch_size: int, nodes: int) -> floa
 
 
 def _of_nearest(measured: Sequence[_Entry], batch_size: int) -> tuple[_Entry, ...]:
-    """Return those of the nearest batch size by ratio; of two the smaller."""
+    """Return the entries of the batch size that is nearest by ratio; the smaller of two equally near ones."""
     sizes = {one.batch_size for one in measured}
     nearest = min(sizes, key=lambda size: (abs(math.log(size / batch_size)), size), default=0)
     return tuple(one for one in measured if one.batch_size == nearest)

@@ -17,22 +17,23 @@ from clover.engine.uncommitted import Uncommitted, joined
 from clover.sampling import Sampler
 from clover.target import TargetSession
 
-_BLOCK = 64  # A block of `Batch.uncommitted` has at least so many positions; it joins that many steps.
+_BLOCK = 64  # `Batch.uncommitted` joins the parts of this many steps into one block.
 
 
 @dataclass
 class Batch:
-    """Sequences, in the same order everywhere; what a drafter reads of them (`clover.drafting.DraftInput`).
+    """The running sequences, in the same order in every attribute; drafters read it as a `clover.drafting.DraftInput`.
 
     Attributes:
-        target: what the target remembers of them.
-        draft: what the draft has committed of them; None without a draft.
-        sampler: how the sequences' tokens are chosen; of no use to a batch without sequences.
+        target: the target's session.
+        draft: the draft's session; None without a draft.
+        sampler: chooses the sequences' tokens; unused while there are no sequences.
         root: Long [B, 1], the newest token of each text. It has been emitted, but neither model has run it; it becomes
             the root of the next tree.
-        uncommitted: what the target has run and the draft has not committed, oldest first; empty without a draft.
-        committed_backlog: a report for the policy: how many older positions the draft had to commit first in this step,
-            which makes the step slow. The scheduler sets it to 0 before each step.
+        uncommitted: positions that the target has run and the draft has not committed, oldest first; empty without a
+            draft.
+        committed_backlog: older positions that the draft committed in this step, for the policy: they make the step
+            slow. The scheduler sets it to 0 before each step.
     """
 
     sequences: list[RunningSequence]
@@ -46,7 +47,7 @@ class Batch:
     committed_backlog: int = 0
 
     def texts(self) -> list[RepeatingText | None]:
-        """Return the text of each sequence; None for those that are decoded plainly."""
+        """Return the text of each sequence; None for a sequence that is decoded plainly."""
         return [None if one.request.plain else one.repeating for one in self.sequences]
 
     def drafted_texts(self) -> list[RepeatingText]:
@@ -54,20 +55,20 @@ class Batch:
         return [text for text in self.texts() if text is not None]
 
     def commit_draft(self) -> tuple[DraftSession, Tensor]:
-        """Let the draft commit all that the target has run; return its session, and logits [B, 1, V] for depth 1."""
+        """Commit all positions in the draft; return its session, and its logits [B, 1, V] for depth 1."""
         assert self.draft is not None, "only a draft can commit"
         logits = [self.draft.commit(*part) for part in self.take_uncommitted()]
         return self.draft, logits[-1].unsqueeze(1)
 
     def take_uncommitted(self, last: int | None = None) -> list[Uncommitted]:
-        """Remove what is uncommitted and return it in chunks, the last one of at most `last` positions."""
+        """Remove the uncommitted positions and return them in chunks; the last chunk has at most `last` positions."""
         self.committed_backlog = self.backlog
         parts, self.uncommitted = self.uncommitted, []
         chunk = self.limits.chunk(len(self.sequences), max(self.target.lengths))
         return list(joined(parts).split(chunk, min(last or chunk, chunk)))
 
     def add_uncommitted(self, part: Uncommitted) -> None:
-        """Add what the target ran in a step; many short parts become a block, so that a long plain text has few."""
+        """Add the positions of one step. Many short parts are joined, so that a long plain text has few parts."""
         parts = self.uncommitted
         parts.append(part)
         if len(parts) > _BLOCK and parts[-_BLOCK - 1].hidden.shape[1] < _BLOCK:
@@ -75,11 +76,11 @@ class Batch:
 
     @property
     def backlog(self) -> int:
-        """Return the number of uncommitted positions before those of the last step, of the sequence that has most."""
+        """Return the most uncommitted positions of any sequence, without those of the last step."""
         return max(map(sum, zip(*(part.counts for part in self.uncommitted[:-1]), strict=True)), default=0)
 
     def drop(self, dropped: Sequence[int]) -> None:
-        """Remove the sequences at these places; the last one moves into the place of each."""
+        """Remove the sequences of these rows; the last sequence moves into each free row."""
         if not dropped:
             return
         kept = list(range(len(self.sequences)))
@@ -100,7 +101,7 @@ class Batch:
         self.root = self.root[torch.tensor(kept, dtype=torch.long, device=self.root.device)]
 
     def insert(self, other: Batch) -> None:
-        """Add the sequences of another batch behind those that are here, which are not touched."""
+        """Append the sequences of another batch; the present ones keep their rows."""
         if not other.sequences:
             return
         if not self.sequences:
@@ -111,7 +112,7 @@ class Batch:
         if self.draft is not None and other.draft is not None:
             self.draft.insert(other.draft)
             (*earlier, last), (*others, others_last) = _compact(self.uncommitted), _compact(other.uncommitted)
-            assert not others, "a joining prompt has more than its last position uncommitted"
+            assert not others, "a prompt that joins has uncommitted positions before its last one"
             nothing = others_last._replace(counts=[0] * len(others_last.counts))
             self.uncommitted = [*(part.above(nothing) for part in earlier), last.above(others_last)]
         self.sequences += other.sequences
@@ -119,5 +120,5 @@ class Batch:
 
 
 def _compact(parts: list[Uncommitted]) -> list[Uncommitted]:
-    """Join all parts but the last, the last step's."""
+    """Join all parts except the last one, which belongs to the last step."""
     return parts if len(parts) <= 2 else [joined(parts[:-1]), parts[-1]]

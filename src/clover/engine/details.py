@@ -1,4 +1,4 @@
-"""The events of a step, and what requests may want with the tokens: log-probabilities and drafted trees."""
+"""Make the events of a step, with log-probabilities and drafted trees for requests that want them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,9 +13,9 @@ from clover.tree import TokenTree
 
 
 def events_of(sequences: Sequence[RunningSequence], result: StepResult, copied: bool) -> list[StepEvent]:
-    """Add what a step emitted to the sequences and return the event of each.
+    """Append the tokens of a step to the sequences, and return one event per sequence.
 
-    `copied` says that prompt lookup copied the trees from the texts.
+    `copied` is True if prompt lookup copied the trees from the texts.
     """
     events = []
     for row, one in enumerate(sequences):
@@ -33,7 +33,7 @@ def events_of(sequences: Sequence[RunningSequence], result: StepResult, copied: 
 
 
 def _logprobs(logits: Tensor, tokens: Sequence[int], count: int) -> tuple[TokenLogprobs, ...]:
-    """Return the log-probabilities of tokens [T] by logits [T, V], and of the `count` most probable ones."""
+    """Return the log-probabilities of tokens [T] and of the `count` most probable tokens, from logits [T, V]."""
     logprobs = logits.float().log_softmax(-1)
     chosen = logprobs.gather(1, torch.tensor(tokens, device=logits.device)[:, None])[:, 0].tolist()
     top = logprobs.topk(min(count, logprobs.shape[1]))

@@ -19,20 +19,20 @@ from clover.target import Target
 
 
 class Engine:
-    """Decodes batches with a target and, if there is one, a draft; UserError if the tree is deeper than the draft goes.
+    """Decodes batches with a target and an optional draft; UserError if the tree is deeper than the draft allows.
 
     Args:
-        draft: proposes tokens; None, or one that is not `usable`, for plain decoding.
-        tree: what drafts, or its name (`parse_tree`); when left out the draft's own tree, or plain decoding.
-        tuning: what was measured of the draft on this machine, for the tree "auto".
-        policy: decides before each step what drafts, in the place of `tree`.
-        compile: let `torch.compile`, or another of its backends, compile the steps, in fixed shapes
+        draft: proposes tokens. Decoding is plain if it is None or not `usable`.
+        tree: the tree or its name (`parse_tree`); by default the draft's own tree, or plain decoding without a draft.
+        tuning: measurements of the draft on this machine, for the tree "auto".
+        policy: chooses the drafter of each step, instead of `tree`.
+        compile: True compiles the steps in fixed shapes with `torch.compile`; a string names another backend
             (docs/development/compile.md).
-        limits: how much runs at once.
+        limits: the sizes of chunks and caches.
 
     Attributes:
         hidden_state: kind of the hidden states that the draft reads.
-        tree: what drafts; its policy decides step by step.
+        tree: the tree, whose policy chooses the drafter of each step.
         runner: runs the steps; a `CompiledRunner` with `compile`.
     """
 
@@ -69,7 +69,7 @@ class Engine:
 
     @property
     def drafter(self) -> Drafter | None:
-        """Return the drafter of every step; None where a policy decides."""
+        """Return the drafter of every step; None if a policy chooses step by step."""
         return self.policy.drafter if isinstance(self.policy, FixedPolicy) else None
 
     def open(
@@ -78,7 +78,7 @@ class Engine:
         clock: PhaseClock | None = None,
         store: PrefixStore | None = None,
     ) -> Scheduler:
-        """Open a batch that requests can join at any time, of which so many run at once; for the rest see `run`."""
+        """Open a batch that requests can join at any time; at most `max_sequences` run at once. See also `run`."""
         if max_sequences < 1:
             raise UserError(f"max_sequences is {max_sequences}; it must be at least 1")
         return Scheduler(
@@ -99,15 +99,15 @@ class Engine:
         store: PrefixStore | None = None,
         max_sequences: int | None = None,
     ) -> Generator[StepEvent, None, None]:
-        """Decode `requests`; yield what every step gives to each.
+        """Decode `requests`; yield one event per request and step.
 
-        Raises UserError as `check`, before anything is generated. Raises it also for a text that ends with an error,
-        after all others have ended; what that text had before is yielded, but no `generation`.
+        Raises UserError as `check` does, before anything is generated. If a text ends with an error, UserError is
+        raised after all others have ended; the earlier events of that text are yielded, but no `generation`.
 
         Args:
-            store: keeps the texts of requests that say so, and spares others their prefill. What runs when the consumer
-                stops early is kept as well.
-            max_sequences: requests that run at once; the others take the places of those that finish. All if None.
+            store: keeps the texts of requests with `keep`, and saves later requests their prefill. Texts that still run
+                when the consumer stops early are kept, too.
+            max_sequences: requests that run at once; the others wait for a free place. All if None.
         """
         if not requests:
             return

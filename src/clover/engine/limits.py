@@ -1,4 +1,4 @@
-"""How much the engine runs at once."""
+"""Limits on the work that the engine runs at once."""
 
 from dataclasses import dataclass
 
@@ -7,16 +7,16 @@ import torch
 
 @dataclass(frozen=True)
 class EngineLimits:
-    """How many tokens one chunk of prompts has, and how large caches are made.
+    """The sizes of prompt chunks and of new caches.
 
     Args:
-        prefill_chunk: prompt tokens that are run at once per sequence, at most.
-        chunk_tokens: tokens of one chunk, all sequences together: more give no speed and use memory.
-        chunk_mask: entries of the attention mask of one chunk: a few MiB, however long the context is.
-        least_chunk: tokens of a chunk per sequence that the two limits before leave in any case.
-        padding: padding tokens of one chunk that are worth a forward less; None for as many as run in about the time
-            that reading the weights takes: 64 on a CPU, 256 elsewhere.
-        new_tokens: new tokens per sequence that caches have room for at first: few texts become as long as they may.
+        prefill_chunk: the most prompt tokens per sequence in one chunk.
+        chunk_tokens: the most tokens of one chunk over all sequences. More tokens use memory and give no speed.
+        chunk_mask: the most entries of a chunk's attention mask, so that it stays at a few MiB for long contexts.
+        least_chunk: tokens per sequence that a chunk always has, whatever the two limits above.
+        padding: the most padding tokens that one chunk accepts to save a forward. None accepts as many as run in
+            about the time of reading the weights: 64 on a CPU, 256 elsewhere.
+        new_tokens: new tokens per sequence for which caches have room at first. Few texts reach their full length.
     """
 
     prefill_chunk: int = 512
@@ -27,7 +27,7 @@ class EngineLimits:
     new_tokens: int = 256
 
     def chunk(self, sequences: int, length: int) -> int:
-        """Return the tokens per sequence of one chunk, at most: fewer of many sequences and after a long text."""
+        """Return the most tokens per sequence of one chunk: fewer for many sequences and after a long text."""
         masked = self.chunk_mask // (sequences * (length + self.prefill_chunk))
         most = min(masked, self.chunk_tokens // sequences)
         return min(self.prefill_chunk, max(most, self.least_chunk))

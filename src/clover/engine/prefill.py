@@ -1,4 +1,4 @@
-"""Prompts, run chunk by chunk before their sequences join the running batch.
+"""Run prompts chunk by chunk, before their sequences join the running batch.
 
 Shapes: B batch, R sequences with prompt left, T tokens of a chunk, W width of the hidden states that the draft reads.
 """
@@ -11,9 +11,9 @@ from clover.engine.batch import Batch
 
 
 def padded_size(left: Sequence[int], most: int, padding: int) -> int:
-    """Return the longest chunk size that needs at most `padding` padding tokens: a prompt's end, or `most`.
+    """Return the longest chunk size with at most `padding` padding tokens: the rest of a prompt, or `most`.
 
-    A chunk longer than the shortest prompt contains padding, which saves a forward.
+    A chunk that is longer than the shortest prompt contains padding, but saves a forward.
 
     Args:
         left: tokens that each prompt has left, not all of them 0.
@@ -28,14 +28,14 @@ def padded_size(left: Sequence[int], most: int, padding: int) -> int:
 
 
 class Prefill:
-    """Runs all prompts of a batch but for their last tokens.
+    """Runs all prompts of a batch except their last tokens.
 
-    A prompt that has ended has no part in later chunks, neither in the target nor in the draft. The draft commits all
-    but each prompt's last position, so that every sequence has exactly one uncommitted position when decoding starts;
-    none if its prompt is a single token.
+    Neither model runs a finished prompt in later chunks. The draft leaves each prompt's last position uncommitted, so
+    that every sequence has exactly one uncommitted position when decoding starts, or none if its prompt is a single
+    token.
 
     Args:
-        batch: sequences that have not run yet; those with most of their prompt left come first.
+        batch: sequences that have not run yet, sorted by the rest of their prompts, longest first.
         hidden_state: kind of the hidden states that the draft reads.
     """
 
@@ -49,7 +49,7 @@ class Prefill:
 
     @property
     def _left(self) -> list[int]:
-        """Count the tokens of each prompt that have not run."""
+        """Return for each prompt the number of tokens that have not run."""
         return [max(len(one.request.prompt) - 1 - one.prefilled, 0) for one in self.batch.sequences]
 
     def advance(self) -> None:

@@ -1,4 +1,4 @@
-"""Beginnings of texts that need not run again: a store of texts that ended, such as the turns of a conversation."""
+"""A store of finished texts, such as turns of a conversation, so that their prefixes need not run again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from clover.target import TargetSession
 
 
 class StoredText(NamedTuple):
-    """The committed tokens of a text, and what the target and the draft remember of them."""
+    """The committed tokens of a text, and the sessions of target and draft that hold them."""
 
     tokens: list[int]
     target: TargetSession
@@ -28,8 +28,8 @@ class StoredText(NamedTuple):
     def shared_length(self, prompt: Sequence[int]) -> int:
         """Return how many tokens at the start of `prompt` need no prefill.
 
-        The draft pairs each position with the token after it; of the prompt the last token is the root, and the one
-        before is run for its hidden state.
+        The last shared token is excluded, because the draft pairs each position with the token after it. The prompt's
+        last two tokens are excluded: the last one is the root, and the hidden state of the other one is needed.
         """
         agreeing = 0
         for old, new in zip(self.tokens, prompt, strict=False):
@@ -40,7 +40,7 @@ class StoredText(NamedTuple):
         return max(min([agreeing - 1, len(prompt) - 2, *remembered]), 0)
 
     def fill(self, batch: Batch, row: int, length: int) -> int:
-        """Copy the first `length` tokens into an empty row of a batch; return how many the target could use."""
+        """Copy the first `length` tokens into an empty row of a batch; return how many of them the target can reuse."""
         batch.target.fill_row(row, self.target, length)
         length = batch.target.lengths[row]
         if batch.draft is not None and self.draft is not None:
@@ -49,15 +49,15 @@ class StoredText(NamedTuple):
 
 
 class PrefixStore:
-    """The texts that ended last, as many as the limits allow.
+    """The most recently used texts, as many as the limits allow.
 
     A text is copied when its sequence leaves the batch, and again when a request continues it, so that the store shares
-    no memory with what runs. A later turn replaces the earlier ones that it begins with.
+    no memory with running sequences. A text replaces stored texts that are its prefixes, such as earlier turns.
 
     Args:
-        most_bytes: bytes of all texts together.
-        most_texts: number of texts.
-        fewest: a shared beginning with fewer tokens is not worth a copy.
+        most_bytes: the most bytes of all texts together.
+        most_texts: the most texts.
+        fewest: the fewest shared tokens that are worth a copy.
     """
 
     def __init__(self, most_bytes: int = sys.maxsize, most_texts: int = sys.maxsize, fewest: int = 16):
@@ -69,7 +69,7 @@ class PrefixStore:
         return len(self._texts)
 
     def find(self, prompt: Sequence[int]) -> tuple[StoredText, int] | None:
-        """Return the text that spares most of a prompt's prefill, and how many tokens; None if not worth a copy."""
+        """Return the text that shares the longest prefix with a prompt, and its length; None if not worth a copy."""
         found = [(text, text.shared_length(prompt)) for text in self._texts]
         best = max(found, key=lambda pair: pair[1], default=None)
         if best is None or best[1] < self.fewest:
@@ -78,10 +78,10 @@ class PrefixStore:
         return best
 
     def keep(self, batch: Batch, row: int) -> None:
-        """Copy the text of a row, and forget what has not been used for longest if there is no more room.
+        """Copy the text of a row, and forget the least recently used texts if there is no room.
 
-        The draft commits what it has not yet of the text, since that would have to run again. A text that is larger
-        than the store is not kept, and nothing is forgotten for it.
+        The copied draft commits its uncommitted positions, because their hidden states are not stored. A text that is
+        larger than the store is not kept, and nothing is forgotten for it.
         """
         sequence = batch.sequences[row]
         tokens = [*sequence.request.prompt, *sequence.tokens]

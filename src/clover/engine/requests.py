@@ -1,4 +1,4 @@
-"""What goes into the engine and what comes out of it."""
+"""The requests and the results of the engine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,14 +20,14 @@ class Request:
 
     Args:
         prompt: token ids, at least one.
-        stop: the text ends before the first of these strings that it would contain, special tokens included.
+        stop: the text ends before the first of these strings that would occur in it, special tokens included.
         eos: tokens that end the text; the target's own if None, none if empty.
-        hidden: special tokens that have no text; None for all of them.
-        logprobs: events have each token's log-probability, and those of so many of the most probable tokens; None for
-            no log-probabilities.
-        show_trees: whether events contain what was drafted.
-        plain: decode it without drafting, also where the other requests of the batch are drafted for.
-        keep: whether the text is kept for requests that go on from it, where the batch has a `PrefixStore`.
+        hidden: special tokens that are left out of the text; None for all of them.
+        logprobs: number of most probable tokens whose log-probabilities the events have, besides that of the emitted
+            token; None for no log-probabilities.
+        show_trees: whether events contain the drafted trees.
+        plain: decode this request without drafting, even if the batch has a draft.
+        keep: whether the text is kept for requests that continue it, if the batch has a `PrefixStore`.
     """
 
     prompt: tuple[int, ...]
@@ -61,9 +61,9 @@ class Request:
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """The natural log-probability of a token, and the most probable tokens with theirs, the first the highest.
+    """The natural log-probability of a token, and the most probable tokens with theirs, highest first.
 
-    They are the target's own, before temperature, penalties and all other processors.
+    They are the target's, before temperature, penalties and all other processors.
     """
 
     logprob: float
@@ -72,10 +72,10 @@ class TokenLogprobs:
 
 @dataclass(frozen=True)
 class Drafted:
-    """The token tree of one sequence in one step, without its root: each node's token, and the node above or -1.
+    """The token tree of one sequence in one step, without its root: each node's token, and its parent or -1.
 
-    `path` are the accepted nodes from depth 1 down, also those after the end of the text. `copied` says whether prompt
-    lookup copied the tree from the text; then the draft did not run.
+    `path` has the accepted nodes from depth 1 down, even those after the end of the text. `copied` is True if prompt
+    lookup copied the tree from the text, so that the draft did not run.
     """
 
     tokens: tuple[int, ...]
@@ -89,14 +89,14 @@ class Generation:
     """A finished continuation.
 
     Args:
-        text: the new text, without special tokens and without the stop string; "" when the target has no tokenizer.
-        tokens: the new token ids, an end-of-sequence token that ended the text included.
-        finish_reason: "stop" (end-of-sequence token or stop string), "length" (max_new_tokens) or "context" (the target
-            runs no more); "error" if the next token cannot be chosen, which `error` describes in one line.
-        error_kind: what the error is of: "grammar", "process", or "logits" that are no numbers; None without an error.
-        cached_tokens: of the prompt that earlier texts had left, and that were not run.
-        reasoning: what the model wrote before its answer to a conversation; the front ends take it out of `text`.
-        first_token_seconds, seconds: from when its prompt began to run to the first and to the last token.
+        text: the new text, without special tokens and without the stop string; "" if the target has no tokenizer.
+        tokens: the new token ids, including an end-of-sequence token that ended the text.
+        finish_reason: "stop" (end-of-sequence token or stop string), "length" (max_new_tokens) or "context" (the
+            target's limit); "error" if the next token cannot be chosen. `error` then has the cause in one line.
+        error_kind: the source of the error: "grammar", "process", or "logits" that are NaN or infinite; None without.
+        cached_tokens: prompt tokens that did not run, because a stored text had them.
+        reasoning: the model's text before its answer to a conversation; the front ends move it here from `text`.
+        first_token_seconds, seconds: from the start of the prefill to the first and to the last token.
     """
 
     text: str
@@ -114,17 +114,17 @@ class Generation:
 
 @dataclass(frozen=True)
 class StepEvent:
-    """What one decoding step gave to one request.
+    """The result of one decoding step for one request.
 
     Args:
-        index: the request's place in the list given to the engine, or the number that `Scheduler.add` gave it.
+        index: the request's place in the list given to the engine, or its number from `Scheduler.add`.
         tokens: tokens emitted by this step, at least one unless the text ends with an error.
-        text: the text that became certain with them; may be "" (half a character, a possible stop string).
-        generation: the whole result, with the request's last event.
-        path: accepted nodes of the step's tree, root included; also those after the end of the text.
-        pieces: the text that each token completed, also where it is part of a stop string or held back; together the
-            pieces of a text begin with the text. "" for half a character.
-        logprobs: of each token, if the request has `logprobs`.
+        text: the text that became certain in this step; may be "" (half a character, a possible stop string).
+        generation: the whole result, only in the request's last event.
+        path: accepted nodes of the step's tree, root included, even those after the end of the text.
+        pieces: the text that each token completed, even if it is held back or part of a stop string; "" for half a
+            character. The joined pieces of a text begin with the text.
+        logprobs: log-probabilities of each token, if the request has `logprobs`.
         drafted: the step's tree, if the request has `show_trees`.
     """
 

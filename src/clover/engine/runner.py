@@ -1,7 +1,7 @@
 """One decoding step: draft, run, verify, keep. Read `Runner.step` first.
 
-Plain decoding is the same step with trees that are a root alone. `clover.reference` is this step for one sequence,
-without what makes it fast.
+Plain decoding is the same step with trees of one node, the root. `clover.reference` is a simple version of this step
+for one sequence.
 
 Shapes: B batch, N nodes of a tree, A nodes of an accepted path, W width of the hidden states that the draft reads,
 V vocabulary.
@@ -23,16 +23,16 @@ from clover.verify import Verified
 
 @dataclass(frozen=True)
 class StepResult:
-    """What one decoding step gave to each sequence of the batch, on the host but for `tree` and `output`.
+    """The result of one decoding step for each sequence of the batch; all but `tree` and `output` is on the host.
 
     Attributes:
         tree: the trees that were verified.
-        output: what the target computed at their nodes.
+        output: the target's output at their nodes.
         tokens: emitted tokens: those of the accepted nodes, and the bonus token.
         paths: accepted nodes from the root down.
-        depths: depth of each tree, 0 where nothing was drafted.
-        usable: emitted tokens before the first one that cannot be chosen.
-        errors: why that one cannot be chosen; "" where its logits are no numbers.
+        depths: depth of each tree, 0 if nothing was drafted.
+        usable: number of emitted tokens before the first one that cannot be chosen.
+        errors: why that token cannot be chosen; "" if its logits are NaN or infinite.
     """
 
     tree: TokenTree
@@ -59,8 +59,8 @@ class Runner:
     def step(self, batch: Batch, drafter: Drafter) -> StepResult:
         """Decode one step: each sequence emits the accepted tokens of its tree and the bonus token.
 
-        Where a token cannot be chosen, a drafted one may be to blame that plain decoding never runs: the masked
-        attention of all nodes multiplies its values by 0, and 0 * NaN is NaN. Such sequences run again as plain ones.
+        If a token cannot be chosen, the cause may be a drafted token that plain decoding never runs: masked attention
+        multiplies its values by 0, and 0 * NaN is NaN. Such sequences run again without drafted tokens.
         """
         tree = self.draft(batch, drafter)
         output = self.run(batch, tree)
@@ -78,7 +78,7 @@ class Runner:
 
     @timed("draft")
     def draft(self, batch: Batch, drafter: Drafter) -> TokenTree:
-        """Grow one tree per sequence; a root alone where the text has no room for more, or is decoded plainly."""
+        """Grow one tree per sequence. It is only a root if the text has no room for more or is decoded plainly."""
         batch.sampler.expect(drafter.max_depth)
         furthest = self.target.longest_run - drafter.max_depth
         lengths = zip(batch.sequences, batch.target.lengths, strict=True)
@@ -99,14 +99,14 @@ class Runner:
 
     @timed("verify")
     def verify(self, batch: Batch, tree: TokenTree, output: TargetOutput) -> Verified:
-        """Decide how far down each tree the target's own tokens lead."""
+        """Find the path of each tree that the target's own tokens follow."""
         assert output.logits is not None
         verified = self._verifier(batch.sampler, tree, output.logits)
         return replace(verified, finite=finite_counts(output.logits, verified))
 
     @timed("keep")
     def read(self, batch: Batch, tree: TokenTree, output: TargetOutput, verified: Verified) -> StepResult:
-        """Bring what was verified to the host: the one transfer of a step from the device."""
+        """Copy the verified tokens to the host. A step has no other transfer from the device."""
         width, depths = verified.path.shape[1], tree.depths.amax(1, keepdim=True)
         assert verified.finite is not None
         counts = torch.stack((verified.counts, verified.finite), dim=1)
@@ -128,7 +128,7 @@ class Runner:
 
     @timed("keep")
     def keep(self, batch: Batch, verified: Verified, result: StepResult) -> StepResult:
-        """Keep the accepted paths, in the target's session and for the draft to commit; the rest is forgotten."""
+        """Keep the accepted paths in the target's session, and queue them for the draft; forget all other nodes."""
         counts = list(map(len, result.tokens))
         path, tokens = verified.path[:, : max(counts)], verified.tokens[:, : max(counts)]
         batch.target.keep(path, counts)
@@ -141,5 +141,5 @@ class Runner:
         return result
 
     def rows(self, sequences: int, most: int) -> int:
-        """Return the rows of a new batch that begins with so many sequences, and may come to have `most`."""
+        """Return the number of rows for a new batch that starts with `sequences` and may grow to `most`."""
         return sequences

@@ -1,7 +1,7 @@
-"""Which requests run, which wait, and when their prompts run.
+"""Decide which requests run, which wait, and when prompts run.
 
-Sequences have different lengths and finish at different times; the place of one that has finished goes to the next
-request while the others run. Prompts run in chunks between the decoding steps, so a long one delays nobody.
+Sequences finish at different times. The place of a finished sequence goes to the next request while the others run.
+Prompts run in chunks between the decoding steps, so that a long prompt does not delay other requests for long.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from clover.target import TargetSession
 
 
 class Scheduler:
-    """Decodes requests that come at any time: call `step` until it is `idle`. `Engine.open` makes one.
+    """Decodes requests that arrive at any time: call `step` until it is `idle`. `Engine.open` makes one.
 
-    The text of a request does not depend on which others run at the same time, nor on when it was added.
+    The text of a request depends neither on the other requests nor on the time when it was added.
 
     Args:
         runner: runs the steps.
-        draft: the draft, as sessions run it; None for plain decoding.
-        policy: decides before each step what drafts.
+        draft: the draft in the form for inference; None for plain decoding.
+        policy: chooses the drafter of each step.
         limits: sizes of chunks and caches.
         max_sequences: requests that run at once; the others wait in the order in which they were added.
         clock: adds up the time of each phase.
-        store: texts that have ended, whose beginnings need not be run again.
+        store: finished texts, whose prefixes need not run again.
     """
 
     def __init__(
@@ -64,16 +64,16 @@ class Scheduler:
     # -- requests --------------------------------------------------------------------------------------------------
 
     def add(self, request: Request) -> int:
-        """Queue a request and return its number, from 0; UserError as `Engine.check`."""
+        """Queue a request and return its number, counted from 0; UserError as in `Engine.check`."""
         check_request(request, self._target)
         self._waiting.append(RunningSequence(self._added, request, self._target))
         self._added += 1
         return self._added - 1
 
     def cancel(self, index: int) -> None:
-        """Forget a request that waits or runs, and free its place; nothing happens if it has finished.
+        """Forget a request that waits or runs, and free its place; do nothing if it has finished.
 
-        Its text is not offered to the store: texts that were interrupted must not push out those that others continue.
+        Its text is not offered to the store: an interrupted text must not replace texts that other requests continue.
         """
         self._waiting = deque(one for one in self._waiting if one.index != index)
         for batch in (self._batch, self._joining and self._joining.batch):
@@ -92,11 +92,11 @@ class Scheduler:
 
     @property
     def idle(self) -> bool:
-        """Return True if there is nothing to do."""
+        """Return True if no request waits or runs."""
         return not (self._waiting or self._joining or self.running)
 
     def step(self) -> list[StepEvent]:
-        """Run at most one chunk of prompts, then one decoding step; return what the step gave to each request."""
+        """Run at most one chunk of prompts, then one decoding step; return one event per running request."""
         with torch.inference_mode():
             if self._joining is not None or (self._waiting and self.running < self.max_sequences):
                 with self.clock.phase("prefill"):
@@ -104,7 +104,7 @@ class Scheduler:
             return self._decode(self._batch) if self._batch is not None and self._batch.sequences else []
 
     def close(self) -> None:
-        """End the decoding; what was decoded so far is offered to the store."""
+        """End the decoding; offer the texts so far to the store."""
         if self._batch is not None:
             with torch.inference_mode():
                 self._offer(self._batch, range(len(self._batch.sequences)))
@@ -137,7 +137,7 @@ class Scheduler:
         return events
 
     def _leave(self, batch: Batch) -> None:
-        """Remove the sequences that have finished; their texts are offered to the store."""
+        """Remove the finished sequences; offer their texts to the store."""
         finished = [row for row, one in enumerate(batch.sequences) if one.finish_reason]
         if finished:
             self._offer(batch, finished)
@@ -145,14 +145,14 @@ class Scheduler:
             self._free()
 
     def _free(self) -> None:
-        """Free the memory of a batch that has no sequences left and gets none."""
+        """Free the memory of a batch if no sequence is left and none joins."""
         if not self.running and self._joining is None:
             self._batch = None
 
     # -- joining ---------------------------------------------------------------------------------------------------
 
     def _admit(self) -> None:
-        """Run one chunk of the prompts that are next; sequences whose prompts are done join the batch."""
+        """Run one chunk of the next prompts; sequences join the batch when their prompts are done."""
         if self._joining is None:
             self._joining = self._first_prefill() if self._batch is None else self._next_prefill()
         if not self._joining.finished:
@@ -165,7 +165,7 @@ class Scheduler:
                 self._batch.insert(joining)
 
     def _first_prefill(self) -> Prefill:
-        """Begin with all that wait, since nobody is delayed, in the caches that the batch will run in."""
+        """Begin the prefill of all waiting requests, because no running one is delayed, in the batch's own caches."""
         sequences = [self._waiting.popleft() for _ in range(min(self.max_sequences, len(self._waiting)))]
         every = [one.request for one in (*sequences, *self._waiting)]
         longest = max(len(one.prompt) + min(one.max_new_tokens, self._limits.new_tokens) for one in every)
@@ -173,7 +173,7 @@ class Scheduler:
         return self._begin(sequences, self._runner.rows(len(sequences), self.max_sequences), room)
 
     def _next_prefill(self) -> Prefill:
-        """Begin with the next prompts, in caches of their own; several if all of them together are one chunk."""
+        """Begin the prefill of the next prompts in separate caches; of several if they fit into one chunk."""
         sequences, longest = [self._waiting.popleft()], 0
         while self._waiting and self.running + len(sequences) < self.max_sequences:
             longest = max(longest, *(len(one.request.prompt) for one in (*sequences, self._waiting[0])))
@@ -183,7 +183,7 @@ class Scheduler:
         return self._begin(sequences, len(sequences), max(len(one.request.prompt) for one in sequences))
 
     def _begin(self, sequences: list[RunningSequence], rows: int, room: int) -> Prefill:
-        """Begin the prefill of sequences, in new caches, after what the store has of their prompts."""
+        """Begin the prefill of sequences in new caches, which start with the prefixes that the store has."""
         store = self._store
         found = [(one, None if store is None else store.find(one.request.prompt)) for one in sequences]
         for one, prefix in found:
@@ -191,7 +191,7 @@ class Scheduler:
         found.sort(key=lambda pair: pair[0].cached_tokens - len(pair[0].request.prompt))
         target = self._target.open(rows, room)
         draft = None if self._draft is None else self._draft.new_session(rows, room)
-        # The batch opens with all rows, so that later sequences find room; the unused ones leave at once.
+        # Opening the batch with all rows makes room for later sequences; unused rows are dropped at once.
         for row in range(rows - 1, len(sequences) - 1, -1):
             target.drop(row)
             if draft is not None:
@@ -213,7 +213,7 @@ class Scheduler:
         sampler = Sampler(params, prompts, target.vocab_size, target.device)
         root = torch.tensor([prompt[-1:] for prompt in prompts], device=target.device)
         width = target.hidden_width(self._runner.hidden_state)
-        # One position that counts 0 stands here; the prefill writes each prompt's last hidden state into it.
+        # This position has the count 0 until the prefill writes each prompt's last hidden state into it.
         hidden = torch.zeros(len(root), 1, width, dtype=target.dtype, device=root.device)
         uncommitted = [Uncommitted(hidden, root, [0] * len(root))]
         return Batch(

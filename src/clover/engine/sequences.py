@@ -12,20 +12,20 @@ from clover.target import Target
 
 
 class RunningSequence:
-    """The host's side of one sequence of the batch; `index` is the request's number in the order of their coming."""
+    """The host's state of one sequence of the batch; `index` is the request's number in order of arrival."""
 
     def __init__(self, index: int, request: Request, target: Target):
         self.index, self.request = index, request
-        self.limit = target.longest_run - len(request.prompt)  # The prompt leaves room for so many tokens.
+        self.limit = target.longest_run - len(request.prompt)  # the most new tokens after this prompt
         self.eos = target.eos_token_ids if request.eos is None else request.eos
         self.tokens: list[int] = []
         self.acceptance = Acceptance()
         self.finish_reason: FinishReason | None = None
-        self.error = ""  # Why grammar or process let no token be chosen; "" if the logits are no numbers.
-        self.cached_tokens = 0  # So many tokens of the prompt need not run.
-        self.prefilled = 0  # The prompt tokens that are scheduled; this may exceed the prompt.
+        self.error = ""  # why grammar or process let no token be chosen; "" if the logits are NaN or infinite
+        self.cached_tokens = 0  # prompt tokens that need not run
+        self.prefilled = 0  # scheduled prompt tokens, with padding; may exceed the prompt's length
         self._detokenizer = Detokenizer(target.tokenizer, request.stop, request.prompt, request.hidden)
-        # Special tokens have no text, but may be stop strings: those are looked for in a text that shows them.
+        # Stop strings may contain special tokens, which the text omits; they are looked for in a text that shows them.
         shown = with_special_tokens(target.tokenizer, request.stop)
         self._shown = Detokenizer(target.tokenizer, shown, request.prompt, frozenset()) if shown else None
         self._dtype = str(target.dtype).removeprefix("torch.")
@@ -34,7 +34,7 @@ class RunningSequence:
 
     @property
     def repeating(self) -> RepeatingText:
-        """Return the text so far, with the place where its end stood before."""
+        """Return the text so far, with the place of an earlier occurrence of its end."""
         text = self._repeating
         text.extend(self.tokens[len(text) - len(self.request.prompt) :])
         return text
@@ -44,16 +44,16 @@ class RunningSequence:
         return RepeatingText(self.request.prompt)
 
     def start(self) -> None:
-        """Note that the request no longer waits: its prompt is run from now on."""
+        """Note the time when the request's prompt begins to run."""
         self._started = time.perf_counter()
 
     def accept(self, tokens: list[int], path: list[int], drafted_depth: int, usable: int) -> StepEvent:
-        """Append the accepted draft tokens and the bonus token of one step, up to where the text ends.
+        """Append the accepted draft tokens and the bonus token of one step, up to the end of the text.
 
         Args:
             path: the accepted nodes of the step's tree, root included.
             drafted_depth: depth of the tree; 0 for a plain step.
-            usable: how many of `tokens` could be chosen. The text ends with an error at the first other one.
+            usable: how many of `tokens` could be chosen. The text ends with an error before the next one.
         """
         before, text, pieces = len(self.tokens), "", []
         for token in tokens[:usable]:
@@ -81,7 +81,7 @@ class RunningSequence:
         return StepEvent(self.index, emitted, text, self._generation(), tuple(path), tuple(pieces))
 
     def _end_after(self, token: int) -> FinishReason | None:
-        """Return why the text ends with its last token, stop strings aside; None if it goes on."""
+        """Return why the text ends with its last token, apart from stop strings; None if it continues."""
         if token in self.eos:
             return "stop"
         if len(self.tokens) < min(self.request.max_new_tokens, self.limit):
@@ -108,11 +108,11 @@ class RunningSequence:
 
 
 def _unusable(dtype: str) -> str:
-    """Return the line for logits that cannot be used, which says what to do about them."""
+    """Return the error message for logits that cannot be used, with a remedy."""
     if dtype in ("float32", "float64"):
-        remedy = "its weights are damaged, or not those of its configuration: load the model anew"
+        remedy = "its weights are damaged, or do not belong to its configuration: load the model anew"
     else:
-        remedy = "its activations do not fit: load it in " + (
+        remedy = "its activations exceed the range of this dtype: load it in " + (
             "bfloat16 or float32" if dtype == "float16" else "float32"
         )
     return f"the target's logits are NaN or infinite in {dtype}; {remedy}"
@@ -126,7 +126,7 @@ def check_request(request: Request, target: Target) -> None:
             f"the prompt has {length} tokens but the target's {target.run_limit} is {most}; shorten it"
         )
     if not all(0 <= token < target.vocab_size for token in request.prompt):
-        raise UserError(f"the prompt holds a token outside the vocabulary of {target.vocab_size}")
+        raise UserError(f"the prompt has a token outside the vocabulary of {target.vocab_size} tokens")
     if request.stop:
         target.require_tokenizer()
     request.params.check_vocabulary(target.vocab_size)

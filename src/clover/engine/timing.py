@@ -1,4 +1,4 @@
-"""Where the time of decoding goes."""
+"""Measure the time of each phase of decoding."""
 
 import time
 from collections import defaultdict
@@ -16,7 +16,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 class PhaseClock:
     """Adds up seconds per phase of the decoding step.
 
-    On a GPU work is only queued when a phase ends; `synchronize=True` waits for it, at the cost of some speed.
+    On a GPU the work may not be done when a phase ends; `synchronize=True` waits for it, at the cost of some speed.
     """
 
     def __init__(self, synchronize: bool = False):
@@ -35,12 +35,12 @@ class PhaseClock:
 
     @property
     def decoding_seconds(self) -> float:
-        """Return the seconds of all phases but the prefill."""
+        """Return the seconds of all phases except the prefill."""
         return sum(value for name, value in self.seconds.items() if name != "prefill")
 
 
 def timed(phase: str) -> Callable[[Method], Method]:
-    """Return a decorator for methods whose first argument is a `Batch`: its clock adds their time to `phase`."""
+    """Return a decorator for methods whose first argument is a `Batch`; its clock adds their time to `phase`."""
 
     def decorate(method: Method) -> Method:
         @wraps(method)

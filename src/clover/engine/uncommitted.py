@@ -14,10 +14,10 @@ from torch.nn.functional import pad
 
 
 class Uncommitted(NamedTuple):
-    """Consecutive positions of every sequence: of row b the first `counts[b]`, then padding.
+    """Consecutive positions of every sequence. Row b has `counts[b]` positions, then padding.
 
     Attributes:
-        hidden: [B, A, W], the target's hidden states there.
+        hidden: [B, A, W], the target's hidden states.
         next_tokens: Long [B, A], the token that follows each position.
         counts: positions of each row.
     """
@@ -32,16 +32,16 @@ class Uncommitted(NamedTuple):
         return Uncommitted(self.hidden[index], self.next_tokens[index], [self.counts[row] for row in rows])
 
     def above(self, other: Uncommitted) -> Uncommitted:
-        """Return the rows of both, those of `other` last."""
+        """Return the rows of both, with the rows of `other` last."""
         width = max(self.hidden.shape[1], other.hidden.shape[1])
         hidden = [pad(one.hidden, (0, 0, 0, width - one.hidden.shape[1])) for one in (self, other)]
         tokens = [pad(one.next_tokens, (0, width - one.hidden.shape[1])) for one in (self, other)]
         return Uncommitted(torch.cat(hidden), torch.cat(tokens), [*self.counts, *other.counts])
 
     def split(self, chunk: int, last: int) -> Iterator[Uncommitted]:
-        """Cut into parts of at most `chunk` positions per row, the last one of at most `last`.
+        """Cut into parts of at most `chunk` positions per row; the last part has at most `last`.
 
-        Every row that has positions has one in the last part, since what a draft proposes follows its last position.
+        Every row with positions has one in the last part, because the draft proposes tokens after its last position.
         """
         starts, left = [0] * len(self.counts), self.counts
         while max(left) > last:
@@ -67,7 +67,7 @@ class Uncommitted(NamedTuple):
 
 
 def joined(parts: Sequence[Uncommitted]) -> Uncommitted:
-    """Return parts that follow one another in the text as one, each row's positions side by side."""
+    """Join parts that follow one another in the text, without padding between a row's positions."""
     if len(parts) == 1:
         return parts[0]
     places: list[list[int]] = [[] for _ in parts[0].counts]

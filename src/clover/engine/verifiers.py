@@ -1,4 +1,4 @@
-"""The choice between the two rules of verification, and between the forms of the rule for drawn trees.
+"""Choose the verification rule of a tree, and the fastest form of the rule for drawn trees.
 
 Shapes: B batch, N nodes of a tree, A nodes of a path, D depth, V vocabulary.
 """
@@ -15,7 +15,7 @@ from clover.verify import Verified
 
 
 class Verifier:
-    """Verifies each tree by the rule that it was drafted for; waits for the device only where the sampler does."""
+    """Verifies each tree by the rule for which it was drafted; waits for the device only if the sampler does."""
 
     def __call__(self, sampler: Sampler, tree: TokenTree, logits: Tensor) -> Verified:
         """Verify trees by the target's logits [B, N, V] at their nodes."""
@@ -36,7 +36,7 @@ class Verifier:
 
 
 class HostVerifier(Verifier):
-    """Verifies drawn trees by loops on the host, for tensors whose values the host can read at once."""
+    """Verifies drawn trees by loops on the host, for tensors on a CPU."""
 
     def verify_drawn(
         self, sampler: Sampler, tree: TokenTree, logits: Tensor, tests: Tensor, bonus: Tensor
@@ -45,7 +45,7 @@ class HostVerifier(Verifier):
 
 
 def verifier_for(device: torch.device) -> Verifier:
-    """Return what is fastest on a device."""
+    """Return the fastest verifier for a device."""
     return HostVerifier() if device.type == "cpu" else Verifier()
 
 
@@ -58,12 +58,12 @@ def _probs_after(sampler: Sampler, logits: Tensor, tree: TokenTree, paths: Tenso
 
 
 def finite_counts(logits: Tensor, verified: Verified) -> Tensor:
-    """Count the emitted tokens before the first one whose logits cannot be used, Long [B], by logits [B, N, V].
+    """Count the emitted tokens before the first one with unusable logits: Long [B] from logits [B, N, V].
 
-    Logits cannot be used if one is NaN or +inf, or none is finite; -inf excludes a token.
+    Logits are unusable if one is NaN or +inf, or none is finite; -inf excludes a token.
     """
     path = verified.path
-    if logits.shape[1] > 1:  # Only the nodes of the path are read: fewer than those of the tree.
+    if logits.shape[1] > 1:  # Only the nodes of the path matter; they are fewer than those of the tree.
         logits = logits[torch.arange(len(path), device=path.device).unsqueeze(1), path]
     bad = ~logits.amax(-1).isfinite()
     bad &= torch.arange(bad.shape[1], device=bad.device) < verified.counts.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""How the tokens of requests are chosen: parameters, logits processors, and random numbers that belong to a request."""
+"""Choose the tokens of requests: parameters, logits processors, and random numbers of each request."""
 
 from clover.sampling.coupling import GumbelNoise as GumbelNoise
 from clover.sampling.params import SamplingParams as SamplingParams

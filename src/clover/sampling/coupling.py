@@ -1,7 +1,7 @@
-"""The random numbers of the sequences of a batch, and what a draft may know of them.
+"""The random numbers of the sequences of a batch, and the part that a draft may use.
 
 Shapes: B batch, N tree nodes, D depth of the tree, V vocabulary, A tokens committed in one step, P nodes whose
-children are ranked or drawn, K children, V' tokens that a draft proposes from, W tokens that filters look at.
+children are ranked or drawn, K children, V' tokens that a draft can propose, W tokens that filters consider.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from clover.sampling.numbers import gumbels, uniforms
 from clover.sampling.params import SamplingParams
 from clover.tree import TokenTree
 
-_DRAW, _TEST = 0, 1  # Each use of hashed numbers has its own code; another one is `CHOICE`.
+_DRAW, _TEST = 0, 1  # Each use of hashed numbers has its own code; the third is `CHOICE`.
 
 
 @dataclass(frozen=True)
 class GumbelNoise:
-    """What a draft knows of the target's choices in one step, as tensors alone (see `Coupling.gumbel_scores`).
+    """The random numbers of one step that a draft may use, only as tensors (see `Coupling.gumbel_scores`).
 
     `temperatures` float64 [B, 1, 1]; `numbers` float32 [B, D, V'] from the root's depth on, None if all are greedy.
     """
 
     temperatures: Tensor
     numbers: Tensor | None
-    grammar_states = ()  # Where a graph grows the tree, no text has a grammar.
+    grammar_states = ()  # A graph never grows trees for texts with grammars.
 
     def gumbel_scores(self, logits: Tensor, depth: int, tokens: Tensor | None = None) -> Tensor:
-        """Score logits as `Coupling.gumbel_scores` does; the numbers are already those of `tokens`."""
+        """Score logits as `Coupling.gumbel_scores` does; the numbers already belong to `tokens`."""
         if self.numbers is None:
             return logits
         scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -43,20 +43,19 @@ class Coupling:
     """The random numbers by which the sequences of a batch choose, draw and test tokens.
 
     Sequence b chooses its t-th new token by the Gumbel-max trick: the token v with the highest
-    ``log p(v) + g[b, t, v]``. The g are standard Gumbel numbers, hashed from the sequence's seed, t and v and from
-    nothing else. At a tree node of depth d, t is the number of new tokens committed so far plus d. So the sampled text
-    is a function of model, prompt and parameters: the same with and without a draft, for every tree, batch and order
-    of sequences.
+    ``log p(v) + g[b, t, v]``. The g are standard Gumbel numbers, hashed only from the sequence's seed, t and v. At a
+    tree node of depth d, t is the number of new tokens committed so far plus d. So the sampled text is a function of
+    model, prompt and parameters: it is the same with and without a draft, for every tree, batch and order of sequences.
 
-    A draft may look at the same numbers (`gumbel_scores`), and guesses better for it. The target's choice does not
-    depend on what is proposed, so this changes no text (drafter-invariant speculative decoding: Daliri, Musco and
-    Suresh 2024, 2408.07978). Draws from the draft and the tests of recursive rejection sampling use other numbers,
-    hashed from the seed, the number of new tokens committed so far, the node and the token.
+    A draft may use the same numbers (`gumbel_scores`) for better guesses. This changes no text, because the target's
+    choice does not depend on the proposals (drafter-invariant speculative decoding: Daliri, Musco and Suresh 2024,
+    2408.07978). Draws from the draft and the tests of recursive rejection sampling use other numbers, hashed from the
+    seed, the number of new tokens committed so far, the node and the token.
 
     Args:
         params: one per sequence.
         vocab_size: V, the size of the target's logits.
-        device: where the logits will be.
+        device: the device of the logits.
     """
 
     def __init__(self, params: Sequence[SamplingParams], vocab_size: int, device: torch.device | str) -> None:
@@ -66,10 +65,10 @@ class Coupling:
         self._numbers = GumbelCache(
             self._seeds, self._rows_greedy, torch.arange(vocab_size, device=self._device)
         )
-        self._depths = 1  # So many depths are hashed at once.
+        self._depths = 1  # the depths that are hashed at once
 
     def _configure(self, params: Sequence[SamplingParams]) -> None:
-        """Set what depends on the parameters alone."""
+        """Set the attributes that depend only on the parameters."""
         self._params = tuple(params)
         self._rows_greedy = greedy = [row.greedy for row in params]
         self._any_greedy, self.any_sampled = any(greedy), not all(greedy)
@@ -81,25 +80,25 @@ class Coupling:
     # -- for drafts ------------------------------------------------------------------------------------------------
 
     def expect(self, max_depth: int) -> None:
-        """Announce how deep the trees of this step may be: the numbers of all their depths are then hashed at once."""
+        """Announce the largest depth of this step's trees, so that the numbers of all depths are hashed at once."""
         self._depths = max_depth + 1
 
     def gumbel_scores(self, logits: Tensor, depth: int, tokens: Tensor | None = None) -> Tensor:
-        """Turn a draft's logits into scores of which the best are the likeliest choices of the target.
+        """Turn a draft's logits into scores; the best scores mark the likeliest choices of the target.
 
-        They are log-probabilities at each sequence's temperature, up to a constant, plus the numbers by which the
-        target will choose after these nodes. Greedy sequences keep their logits.
+        A score is a log-probability at the sequence's temperature, up to a constant, plus the number by which the
+        target will choose after this node. Greedy sequences keep their logits.
 
         Args:
             logits: [B, P, V'], for the children of nodes at `depth`.
             depth: 0 for the root.
-            tokens: Long [V'], the tokens that the logits are of; None for the whole vocabulary.
+            tokens: Long [V'], the tokens of the logits; None for the whole vocabulary.
         """
         numbers = self._gumbels_of(tokens, depth) if self.any_sampled else None
         return GumbelNoise(self._draft_temperatures, numbers).gumbel_scores(logits, 0)
 
     def gumbel_noise(self, depths: int, tokens: Tensor | None = None) -> GumbelNoise:
-        """Return what `gumbel_scores` needs for nodes at the first `depths` depths; `tokens` as there."""
+        """Return the numbers for `gumbel_scores` of nodes at the first `depths` depths; `tokens` as in that method."""
         if not self.any_sampled:
             return GumbelNoise(self._draft_temperatures, None)
         self.expect(depths - 1)
@@ -107,19 +106,19 @@ class Coupling:
         return GumbelNoise(self._draft_temperatures, torch.cat(numbers, dim=1))
 
     def draft_probs(self, logits: Tensor) -> Tensor:
-        """Turn a draft's logits [B, P, V'] into what `draw` draws from, float64; all zero where none is finite."""
+        """Turn a draft's logits [B, P, V'] into float64 distributions for `draw`; all zero if no logit is finite."""
         return (logits.double() / self._draft_temperatures).softmax(-1).nan_to_num(0.0)
 
     def draw(self, draft_probs: Tensor, nodes: Tensor, count: int, tokens: Tensor | None = None) -> Tensor:
         """Draw K = `count` children of tree nodes without replacement.
 
-        Greedy sequences choose the most probable tokens. Otherwise those with the highest probability / -log(u) win, u
-        being uniform. Those with probability 0, where fewer than K have any, were not drawn.
+        Greedy sequences choose the most probable tokens. In others the tokens with the highest probability / -log(u)
+        win, with uniform u. If fewer than K tokens have a probability above 0, the rest does not count as drawn.
 
         Args:
             draft_probs: float64 [B, P, V'].
-            nodes: Long [P], which nodes of the tree these are; each draws with other numbers.
-            tokens: Long [V'], which tokens the probabilities are of; None for the whole vocabulary.
+            nodes: Long [P], the nodes of the tree; each node draws with its own numbers.
+            tokens: Long [V'], the tokens of the probabilities; None for the whole vocabulary.
 
         Returns Long [B, P, K], indices into the probabilities, in the order of the draws.
         """
@@ -134,7 +133,7 @@ class Coupling:
     # -- for verification ------------------------------------------------------------------------------------------
 
     def test_numbers(self, nodes: int) -> Tensor:
-        """Return the number that each node of this step's tree is tested with, float64 [B, nodes] in (0, 1)."""
+        """Return one test number per node of this step's tree, float64 [B, nodes] in (0, 1)."""
         places = torch.arange(nodes, device=self._device)
         return uniforms(self._seeds[:, None], _TEST, self._positions[:, None], places)
 
@@ -147,7 +146,7 @@ class Coupling:
         return self._prepared(max_depth).of_nodes(depths)
 
     def _gumbels_at(self, tree: TokenTree, tokens: Tensor | None) -> Tensor:
-        """Return the numbers of each node: [B, N, W] of `tokens`, or [B, N, V]; few tokens are hashed alone."""
+        """Return the numbers of each node: [B, N, W] of `tokens`, or [B, N, V]. Few tokens are hashed on their own."""
         if (
             tokens is None
             or self._numbers.ready
@@ -159,7 +158,7 @@ class Coupling:
 
     @property
     def draws_alone(self) -> bool:
-        """Return True on a CPU if no draft has read numbers of this step, and none are kept for the next."""
+        """Return True on a CPU if no draft has read numbers of this step, and none are stored for the next step."""
         return self._device.type == "cpu" and self._depths == 1 and not self._numbers.ready
 
     def _gumbels_of(self, tokens: Tensor | None, depth: int) -> Tensor:
@@ -168,7 +167,7 @@ class Coupling:
         return numbers if tokens is None else numbers[..., tokens]
 
     def _prepared(self, max_depth: int) -> GumbelCache:
-        """Return the numbers of the whole vocabulary, ready down to this depth, or as deep as trees may be."""
+        """Return the numbers of the whole vocabulary, hashed down to `max_depth`, or to the depth of the trees."""
         self._numbers.prepare(self._positions, max(self._depths, max_depth + 1))
         return self._numbers
 

@@ -1,6 +1,6 @@
 """The random numbers by which sequences choose their next tokens.
 
-Shapes: B batch, N tree nodes, V tokens, R positions that a sequence has numbers of.
+Shapes: B batch, N tree nodes, V tokens, R positions with stored numbers per sequence.
 """
 
 from collections.abc import Sequence
@@ -11,37 +11,37 @@ from torch.nn.functional import pad
 
 from clover.sampling.numbers import gumbels
 
-CHOICE = 2  # The code of this use, among all numbers that are hashed from a sequence's seed.
+CHOICE = 2  # the code of this use of numbers that are hashed from a sequence's seed
 
 
 class GumbelCache:
     """Standard Gumbel numbers of tokens Long [V] at the next positions of each sequence; 0 for greedy sequences.
 
-    Hashing takes long on a CPU. So there the numbers of positions that a sequence has not reached are kept: a tree
-    that is deeper than its accepted path costs no more than the path. Elsewhere all are hashed in each step, because
-    the host would have to wait for the number of tokens that each sequence has. `keeps` decides otherwise.
+    Hashing is slow on a CPU. The numbers of positions that a sequence has not reached are therefore stored there, so
+    that a tree deeper than its accepted path costs no more than the path. On other devices all numbers are hashed in
+    each step, because the host would have to wait for the sequences' lengths. `keeps` overrides this choice.
     """
 
     def __init__(self, seeds: Tensor, greedy: Sequence[bool], tokens: Tensor, keeps: bool | None = None):
         self._tokens, self._keeps = tokens, tokens.device.type == "cpu" if keeps is None else keeps
         self._set_rows(seeds, greedy)
-        self._ends = [0] * len(greedy)  # Each sequence's first position that is not hashed.
+        self._ends = [0] * len(greedy)  # each sequence's first position without a hash
         empty = (len(seeds), 0, len(tokens))
         self._numbers = torch.zeros(empty, dtype=torch.float32, device=tokens.device)  # [B, R, V]
-        self._slots = torch.zeros_like(seeds)  # The place of the numbers of depth 0.
-        self._together: int | None = 0  # The same, if all sequences have one place.
-        self.ready = 0  # The number of depths that are hashed for this step.
+        self._slots = torch.zeros_like(seeds)  # the place of each sequence's numbers of depth 0
+        self._together: int | None = 0  # this place, if all sequences have the same one
+        self.ready = 0  # the number of depths that are hashed for this step
 
     def _set_rows(self, seeds: Tensor, greedy: Sequence[bool]) -> None:
         self._seeds, self._greedy = seeds, greedy
         self._is_greedy = torch.tensor(greedy, device=seeds.device)[:, None, None]
 
     def advance(self) -> None:
-        """Forget which depths are ready: a step has ended, and positions are others now."""
+        """Forget which depths are ready, because positions change after a step."""
         self.ready = 0
 
     def prepare(self, positions: Tensor, depths: int) -> None:
-        """Hash what is missing of so many depths, from each sequence's next token on, at `positions` Long [B]."""
+        """Hash the missing numbers of `depths` depths, from each sequence's next token on, at `positions` Long [B]."""
         if depths <= self.ready:
             return
         if self._keeps:
@@ -83,7 +83,7 @@ class GumbelCache:
         return self.of_nodes(torch.full_like(self._slots, depth).unsqueeze(1))
 
     def of_nodes(self, depths: Tensor, index: Tensor | None = None) -> Tensor:
-        """Return those of nodes at depths Long [B, N] or [1, N]: float32 [B, N, V], or of tokens `index` [B, N, W]."""
+        """Return the numbers of nodes at depths Long [B, N] or [1, N]: float32 [B, N, V], or [B, N, W] as `index`."""
         rows = torch.arange(len(self._slots), device=depths.device).unsqueeze(1)
         slots = (self._slots.unsqueeze(1) + depths) % self._numbers.shape[1]
         if index is None:
@@ -91,14 +91,14 @@ class GumbelCache:
         return self._numbers[rows.unsqueeze(2), slots.unsqueeze(2), index]
 
     def select(self, rows: Sequence[int], seeds: Tensor, greedy: Sequence[bool]) -> None:
-        """Keep these sequences, in this order; the caller passes their seeds and greediness again."""
+        """Keep these sequences, in this order; the caller passes their `seeds` and `greedy` again."""
         self.ready = 0
         self._numbers = self._numbers[torch.tensor(rows, dtype=torch.long, device=seeds.device)]
         self._ends = [self._ends[row] for row in rows]
         self._set_rows(seeds, greedy)
 
     def insert(self, seeds: Tensor, greedy: Sequence[bool]) -> None:
-        """Go on with more sequences behind the own ones; seeds and greediness are those of all."""
+        """Append new sequences; `seeds` and `greedy` are those of all sequences."""
         self.ready, more = 0, len(seeds) - len(self._ends)
         self._numbers = pad(self._numbers, (0, 0, 0, 0, 0, more))
         self._ends += [0] * more

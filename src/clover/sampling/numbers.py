@@ -1,14 +1,14 @@
 """Random numbers without a state.
 
-Each number is the hash of a sequence's seed and of counters that name its one use. No number serves two purposes.
-None depends on which others are computed. All are the same in every batch and on every device.
+Each number is the hash of a sequence's seed and of counters that identify its use. No number serves two purposes, and
+none depends on which others are computed. All are the same in every batch and on every device.
 """
 
 import torch
 from torch import Tensor
 
-_LARGE, _PARTS = 1 << 14, 64  # A vocabulary of so many tokens is searched in so many parts.
-_BLOCK = 1 << 16  # A CPU hashes so many numbers at once, so that their states stay in its cache.
+_LARGE, _PARTS = 1 << 14, 64  # A vocabulary of at least _LARGE tokens is searched in _PARTS parts.
+_BLOCK = 1 << 16  # the numbers that a CPU hashes at once, so that their states stay in its cache
 
 # SplitMix64 has these constants (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014). They are
 # These are signed 64-bit integers: products of int64 tensors wrap around.
@@ -17,7 +17,7 @@ _MULTIPLIERS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 
 
 def uniforms(seeds: Tensor, *counters: Tensor | int) -> Tensor:
-    """Hash seeds and counters to uniform numbers: float64 in (0, 1), of the broadcast shape; odd multiples of 2^-53.
+    """Hash seeds and counters to uniform numbers: float64 in (0, 1), odd multiples of 2^-53, of the broadcast shape.
 
     Numbers of consecutive last counters, Long or integers, are successive outputs of SplitMix64.
 
@@ -48,7 +48,7 @@ def gumbels(seeds: Tensor, *counters: Tensor | int) -> Tensor:
 
 
 def state_of(seeds: Tensor, *counters: Tensor | int) -> Tensor:
-    """Return the states, Long, before their last mixing; those of a last counter 0 plus n · STEP are those of n."""
+    """Return the states, Long, before their last mixing. A last counter n adds n · STEP to the state of 0."""
     state = seeds + STEP
     for counter in counters:
         state = mix_bits(state) + _scaled(counter)
@@ -56,7 +56,7 @@ def state_of(seeds: Tensor, *counters: Tensor | int) -> Tensor:
 
 
 def _gumbel(state: Tensor) -> Tensor:
-    """Return float64 numbers, from states before their last mixing, which changes them."""
+    """Return float64 Gumbel numbers from states before their last mixing; the states are overwritten."""
     return _uniform(mix_bits(state)).log_().neg_().log_().neg_()
 
 
@@ -71,7 +71,7 @@ def _scaled(counter: Tensor | int) -> Tensor | int:
 
 
 def mix_bits(state: Tensor) -> Tensor:
-    """Mix the bits of states [...] in their place: a vocabulary of them does not stay in the processor's cache."""
+    """Mix the bits of states [...] in place, because a copy of a whole vocabulary would not stay in the cache."""
     state.bitwise_xor_(_shifted(state, 30)).mul_(_MULTIPLIERS[0])
     state.bitwise_xor_(_shifted(state, 27)).mul_(_MULTIPLIERS[1])
     return state.bitwise_xor_(_shifted(state, 31))
@@ -83,9 +83,9 @@ def _shifted(state: Tensor, by: int) -> Tensor:
 
 
 def most_probable(scores: Tensor) -> Tensor:
-    """Return the index Long [...] of the highest of scores [..., V], the first of equals: argmax, on a CPU faster.
+    """Return the index Long [...] of the highest of scores [..., V], the first of equals: a faster argmax for CPUs.
 
-    There the highest of each part of a vocabulary is found without its place, which takes half of the time.
+    On a CPU the maximum of each part of a vocabulary is found without its index, which halves the time.
     """
     size = scores.shape[-1]
     if scores.device.type != "cpu" or size < _LARGE or size % _PARTS:

@@ -1,4 +1,4 @@
-"""How the tokens of one request are chosen."""
+"""The sampling parameters of one request."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import field
@@ -25,7 +25,7 @@ def _zero_or_large(temperature: float) -> float:
 
 def _state(grammar: Any) -> Any:
     if grammar is not None and not isinstance(grammar, GrammarState):
-        raise UserError("it is no state of a grammar; give grammars to generate, stream, chat or request")
+        raise UserError("it is not a state of a grammar; give grammars to generate, stream, chat or request")
     return grammar
 
 
@@ -34,10 +34,10 @@ Temperature = Annotated[float, Field(ge=0, le=1e5), AfterValidator(_zero_or_larg
 
 @checked
 class SamplingParams:
-    """How the tokens of one request are chosen; UserError if a value is of the wrong type or out of range.
+    """The sampling parameters of one request; UserError if a value has the wrong type or is out of range.
 
     Attributes:
-        temperature: 0 chooses the most probable token (top_k, top_p, min_p and seed then mean nothing); else from
+        temperature: 0 chooses the most probable token (top_k, top_p, min_p and seed are then ignored); else from
             1e-5 to 1e5.
         top_k: keep the k most probable tokens, and those as probable as the last of them; 0 keeps all.
         top_p: keep the fewest tokens, most probable first, whose probabilities sum to top_p, and those as
@@ -49,13 +49,13 @@ class SamplingParams:
         presence_penalty: subtracted from the logits of all tokens that are among the new ones; -1e3 to 1e3, 0 is off.
         logit_bias: added to the logits of these tokens, -1e6 to 1e6.
         banned_tokens: never emitted.
-        process: a function of one's own, applied to the logits after the penalties: of texts Long [P, T], prompt
-            included, and the logits [P, V] of what follows them. It must look at nothing else, because it is also
-            given texts that end in drafted tokens. These may go on after an end-of-sequence token; they hold no token
-            to which it gave -inf.
-        grammar: the state in which the text begins under a grammar (`clover.grammar.Grammars.start`). What it excludes
-            is never chosen, and not drafted where the tree allows it.
-        seed: of the random numbers, in [0, 2^63); equal prompts with equal seeds get equal texts.
+        process: a function of the caller, applied after the penalties: it gets texts Long [P, T], prompt included, and
+            the logits [P, V] of their next tokens, and returns new logits. It must depend on nothing else, because it
+            also gets texts that end in drafted tokens. These may continue after an end-of-sequence token; they contain
+            no token to which it gave -inf.
+        grammar: the state of a grammar at the beginning of the text (`clover.grammar.Grammars.start`). Tokens that it
+            excludes are never chosen, and not drafted if the tree supports that.
+        seed: the seed of the random numbers, in [0, 2^63); equal prompts with equal seeds get equal texts.
     """
 
     temperature: Temperature = 0.0
@@ -73,11 +73,11 @@ class SamplingParams:
 
     @property
     def greedy(self) -> bool:
-        """Return True if the most probable token is chosen, with no chance involved."""
+        """Return True if the most probable token is chosen, without randomness."""
         return self.temperature == 0
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Raise UserError if a token is not in the vocabulary, or every one of it is banned."""
+        """Raise UserError if a token is not in the vocabulary, or if all tokens are banned."""
         for name, tokens in (("logit_bias", self.logit_bias), ("banned_tokens", self.banned_tokens)):
             highest = max(tokens, default=0)
             if highest >= vocab_size:

@@ -1,7 +1,7 @@
-"""Repetition, frequency and presence penalties: what a token's logit loses because of the text before it.
+"""Repetition, frequency and presence penalties, which lower the logits of tokens that occur in the text.
 
-At a tree node the text is the committed one and the tokens from the root down to the node, so that a tree gives each
-token the penalties of plain decoding.
+At a tree node the text consists of the committed tokens and those from the root down to the node. So each token has
+the same penalties in a tree as in plain decoding.
 
 Shapes: B batch, N tree nodes, A tokens committed in one step, V vocabulary.
 """
@@ -20,7 +20,7 @@ from clover.tree import TokenTree
 
 
 class Penalties:
-    """The penalties of a batch of sequences with these prompts; what none of them needs is neither kept nor computed.
+    """The penalties of a batch of sequences with these prompts; unused ones are neither stored nor computed.
 
     The repetition penalty counts the prompt, as in transformers; the other two count new tokens only, as in vLLM.
     """
@@ -34,7 +34,7 @@ class Penalties:
     ) -> None:
         self._vocab_size, self._device = vocab_size, device
         self._configure(params)
-        width = vocab_size + 1  # One column more, for padding and tokens that have no logit.
+        width = vocab_size + 1  # with one column for padding and tokens without logits
         size = len(prompts), width * (self._repetition is not None)
         seen = torch.zeros(size, dtype=torch.bool, device="cpu")
         if self._repetition is not None:
@@ -63,7 +63,7 @@ class Penalties:
         """Return scores [B, N, V] with the penalties of each node."""
         if self._repetition is not None:
             penalty = self._repetition.to(scores.dtype)
-            # What is no ancestor is counted as the root's token, which is on every path.
+            # Nodes that are not ancestors count as the root's token, which is on every path.
             path_tokens = torch.where(tree.ancestor_mask, tree.tokens.unsqueeze(1), tree.tokens[:, :1, None])
             seen = self._of_nodes(self._seen, scores).scatter(2, path_tokens, True)
             scores = torch.where(seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
@@ -79,7 +79,7 @@ class Penalties:
         return rows[:, None, : self._vocab_size].expand(scores.shape)
 
     def _counts_at(self, tree: TokenTree, scores: Tensor) -> Tensor:
-        """Count each token among the new ones at each node, [B, N, V]; the root is committed already."""
+        """Count each token among the new ones at each node, [B, N, V]; the root is already committed."""
         counts = self._of_nodes(self._counts, scores)
         if tree.tokens.shape[1] == 1:
             return counts
@@ -110,6 +110,6 @@ class Penalties:
 
 
 def _joined(first: Tensor, second: Tensor) -> Tensor:
-    """Return the rows of both; those without columns, which have no such penalty, get columns of zeros."""
+    """Return the rows of both; a tensor without columns, because it has no such penalty, gets columns of zeros."""
     width = max(first.shape[1], second.shape[1])
     return torch.cat([pad(rows, (0, width - rows.shape[1])) for rows in (first, second)])

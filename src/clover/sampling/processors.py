@@ -1,4 +1,4 @@
-"""What excludes or changes tokens by the whole text: grammars, and functions of the caller's own.
+"""Processors that depend on the whole text: grammars, and functions of the caller.
 
 Shapes: B batch, N tree nodes, P nodes of one depth, T tokens of a text, A tokens committed in one step, V vocabulary.
 """
@@ -21,13 +21,13 @@ _SPOILT = "after logits processors, or the function process, all scores are -inf
 
 
 class Processors:
-    """The grammar, and then `SamplingParams.process`, of each sequence that has one, at every node of a tree.
+    """Applies the grammar and then `SamplingParams.process` of each sequence, if it has them, at every node of a tree.
 
-    Texts and states go on with what is committed; nothing is read again. The host waits for the device once per step to
-    learn what that is.
+    Texts and states are extended by the committed tokens and never read again. For these tokens the host waits for the
+    device once per step.
 
     Args:
-        device: where the logits will be.
+        device: the device of the logits.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Processors:
             for row, prompt in zip(params, prompts, strict=True)
         ]
         self.states: list[GrammarState | None] = [row.grammar and row.grammar.fresh() for row in params]
-        self._spoilt = set[tuple[int, tuple[int, ...]]]()  # Rows, and drafted tokens that none may follow.
+        self._spoilt = set[tuple[int, tuple[int, ...]]]()  # rows, and drafted paths that cannot continue
 
     def _configure(self, params: Sequence[SamplingParams]) -> None:
         self._params = params
@@ -50,16 +50,16 @@ class Processors:
         self.active = self.has_grammars or any(row.process is not None for row in params)
 
     def apply(self, scores: Tensor, tree: TokenTree) -> Tensor:
-        """Return scores [B, N, V] as grammars and functions leave them.
+        """Return scores [B, N, V] after grammars and functions.
 
-        Nodes that cannot be accepted, and those below them, are passed over: functions may know no such texts.
+        Nodes that cannot be accepted, and nodes below them, are skipped, because functions may not support such texts.
         """
         scores = scores.clone()
         parents, tokens = tree.parents.tolist(), tree.tokens.tolist()
         for row, params in enumerate(self._params):
             if params.grammar is not None:
                 state = self.states[row]
-                assert state is not None, "a text under a grammar holds no token that it excludes"
+                assert state is not None, "a text under a grammar contains no token that the grammar excludes"
                 _exclude(state, scores[row], parents[row], tokens[row])
             if (text := self._texts[row]) is not None and params.process is not None:
                 spoilt = _process(params.process, text.tokens, scores[row], parents[row], tokens[row])
@@ -67,7 +67,7 @@ class Processors:
         return scores
 
     def chosen(self, row: int, tokens: Sequence[int]) -> tuple[int, str]:
-        """Return how many of a step's tokens the processors of a sequence let stand, and why not the next one."""
+        """Return how many of a step's tokens a sequence's processors allow, and why the next one is not allowed."""
         for count in range(len(tokens) if self._spoilt else 0):
             if (row, tuple(tokens[:count])) in self._spoilt:
                 return count, _SPOILT
@@ -107,7 +107,7 @@ class Processors:
 
 
 class _GrowingTokens:
-    """A text that grows, Long [T], in memory that doubles."""
+    """A growing text, Long [T], in memory that doubles when it is full."""
 
     def __init__(self, prompt: Sequence[int], device: torch.device | str):
         self._memory, self._length = torch.tensor(prompt, dtype=torch.long, device=device), len(prompt)
@@ -126,7 +126,7 @@ class _GrowingTokens:
 
 
 def _exclude(state: GrammarState, scores: Tensor, parents: list[int], tokens: list[int]) -> None:
-    """Set the scores [N, V] of one tree to -inf where a grammar excludes a token; the root is the end of the text."""
+    """Set the scores [N, V] of one tree to -inf for tokens that a grammar excludes; the root is the end of the text."""
     states: list[GrammarState | None] = [state]
     for parent, token in zip(parents[1:], tokens[1:], strict=True):
         above = states[parent] if parent >= 0 else None
@@ -142,7 +142,7 @@ def _process(
 ) -> list[list[int]]:
     """Change the scores [N, V] of one tree in place, depth by depth; its root is the end of the text Long [T].
 
-    Return the paths to the nodes after which no token can be chosen any more: the best score is NaN or -inf.
+    Return the paths to the nodes after which no token can be chosen, because the best score is NaN or -inf.
     """
     paths, nodes, spoilt = dict[int, list[int]]({0: []}), [0], list[list[int]]()
     while nodes:
@@ -150,7 +150,7 @@ def _process(
         leading = torch.cat((text.expand(len(nodes), -1), drafted), dim=1)
         usable, found = scores[nodes].amax(1).isfinite(), process(leading, scores[nodes])
         if not isinstance(found, Tensor) or found.shape != (len(nodes), scores.shape[1]):
-            raise UserError("the function process must return scores of the shape of those that it is given")
+            raise UserError("the function process must return scores of the same shape as its input")
         scores[nodes] = found.to(scores.dtype)
         best = scores[nodes].amax(1)
         bad = (usable & ~(best > -torch.inf)).tolist()
@@ -164,7 +164,7 @@ def _process(
 
 
 def _possible(scores: Tensor, tokens: list[int]) -> list[bool]:
-    """Return whether each of P tokens may be chosen by its row of scores [P, V]; where all are -inf, any may be."""
+    """Return for each of P tokens whether its row of scores [P, V] allows it; a row of only -inf allows all."""
     own = scores.gather(1, torch.tensor(tokens, dtype=torch.long, device=scores.device).unsqueeze(1))
     excluded = own == -torch.inf
     return (~excluded | (scores == -torch.inf).all(1, keepdim=True)).squeeze(1).tolist()

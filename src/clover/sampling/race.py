@@ -1,8 +1,8 @@
-"""The draw of one token per sequence from all tokens, without hashing and turning into numbers what cannot win.
+"""Draw one token per sequence from the whole vocabulary, and skip the work for tokens that cannot win.
 
-A token wins with the highest log-probability plus Gumbel number (`clover.sampling.Coupling`). The best token's own
-sum is a bound. Of a token far below it the number must be so high that few hashes give it: their bits show that, and
-the two logarithms, the sums and the copies of a whole vocabulary are made for those few alone.
+The token with the highest log-probability plus Gumbel number wins (`clover.sampling.Coupling`). The sum of the most
+probable token is a lower bound. A much less probable token needs a very high number, which few hashes give. The bits of
+a hash show whether it is one of them; logarithms and sums are computed only for these few.
 
 Shapes: B batch, V vocabulary, M tokens that may win.
 """
@@ -15,8 +15,8 @@ from torch import Tensor
 from clover.sampling.gumbel_cache import CHOICE
 from clover.sampling.numbers import STEP, gumbels, mix_bits, most_probable, state_of
 
-_REACH = 9.0  # Only tokens so close to the bound are hashed: one number in 8,000 is so high.
-_MARGIN, _RELATIVE = 1e-2, 1e-6  # The tolerance for rounding, of the reach and of the bound.
+_REACH = 9.0  # A token this far below the bound wins only with a number that one hash in 8,000 gives.
+_MARGIN, _RELATIVE = 1e-2, 1e-6  # the tolerances for rounding of the reach and of the bound
 
 
 def winners(scores: Tensor, seeds: Tensor, positions: Tensor, greedy: list[bool]) -> Tensor:
@@ -24,8 +24,8 @@ def winners(scores: Tensor, seeds: Tensor, positions: Tensor, greedy: list[bool]
 
     Args:
         scores: [B, V], float32 or float64, on a CPU.
-        seeds, positions: Long [B], whose numbers they are (`CHOICE`).
-        greedy: sequences whose result is not used, so that they need no work.
+        seeds, positions: Long [B], the seeds and positions of the numbers (`CHOICE`).
+        greedy: True for sequences whose result is not used, so that they need no work.
     """
     steps = torch.arange(scores.shape[1], device=scores.device) * STEP
     best = most_probable(scores)
@@ -42,12 +42,12 @@ def winners(scores: Tensor, seeds: Tensor, positions: Tensor, greedy: list[bool]
 
 
 def _candidates(scores: Tensor, states: Tensor, bound: float) -> Tensor:
-    """Return the tokens that may reach the bound, Long [M], rising, of scores [V] and states Long [V] to be mixed."""
+    """Return the tokens that may reach the bound, Long [M], ascending, from scores [V] and unmixed states Long [V]."""
     if not math.isfinite(bound):
         return torch.arange(len(scores), device=scores.device)
     near = bound - _REACH
     number = _REACH - _MARGIN - _RELATIVE * abs(bound)
-    # A uniform number above exp(-exp(-number)): as an unsigned state the last so many of 2^64, that is -most … -1
+    # A uniform number above exp(-exp(-number)) is among the last `most` of 2^64 unsigned states: signed, -most … -1.
     most = -int(2.0**64 * -math.expm1(-math.exp(-number)))
     states = mix_bits(states)
     return ((scores > near) | ((states >= max(most, -(2**63))) & (states < 0))).nonzero()[:, 0]

@@ -1,8 +1,8 @@
-"""What the target model itself writes next: logits processors of the sequences of a batch, then a choice.
+"""Choose the target's own next tokens: apply the logits processors of a batch's sequences, then choose.
 
 The processors are those of transformers, in the same order: logit bias, repetition penalty, banned tokens; then, for
 sequences that sample, temperature, top-k, top-p and min-p. Frequency and presence penalties, which transformers lacks,
-come after the repetition penalty. Penalties look at the text and at the node's own path.
+come after the repetition penalty. Penalties depend on the text and on the path to the node.
 
 Shapes: B batch, N tree nodes, V vocabulary, A tokens committed in one step.
 """
@@ -31,7 +31,7 @@ class Sampler(Coupling):
     Args:
         params, prompts: one per sequence; UserError for params that do not fit the vocabulary.
         vocab_size: V, the size of the target's logits.
-        device: where the logits will be.
+        device: the device of the logits.
     """
 
     def __init__(
@@ -50,11 +50,11 @@ class Sampler(Coupling):
 
     @property
     def grammar_states(self) -> Sequence[GrammarState | None]:
-        """Return where each text stands under its grammar, None for those without; nothing if none has a grammar."""
+        """Return each text's grammar state, None for a text without a grammar; empty if no text has one."""
         return self._processors.states if self._processors.has_grammars else ()
 
     def chosen(self, row: int, tokens: Sequence[int]) -> tuple[int, str]:
-        """Return how many of a step's tokens the processors of a sequence let stand, and why not the next one."""
+        """Return how many of a step's tokens a sequence's processors allow, and why the next one is not allowed."""
         return self._processors.chosen(row, tokens)
 
     def _configure(self, params: Sequence[SamplingParams]) -> None:
@@ -64,7 +64,7 @@ class Sampler(Coupling):
         self._warpers = Warpers(params, self._vocab_size, self._device)
 
     def _bias_tensor(self) -> Tensor:
-        """Return logit bias and bans, float64 [B, 1, V]; no penalty brings a banned token back."""
+        """Return logit bias and bans, float64 [B, 1, V]; no penalty can undo a ban."""
         bias = torch.zeros(len(self._params), 1, self._vocab_size, dtype=torch.float64, device="cpu")
         for row, params in enumerate(self._params):
             for token, value in params.logit_bias.items():
@@ -78,8 +78,8 @@ class Sampler(Coupling):
         Waits for the device only if a sequence filters by top-k, top-p or min-p.
 
         Args:
-            logits: [B, N, V], any floating dtype; computed with in float32, or float64 if they are that.
-            tree: the tokens the logits belong to; `TokenTree.root_only` in plain decoding.
+            logits: [B, N, V], any floating dtype; computation is in float32, or in float64 for float64 logits.
+            tree: the tokens of the logits' nodes; `TokenTree.root_only` in plain decoding.
 
         Below, the second sequence samples at a low temperature with token 1 banned.
 
@@ -115,11 +115,11 @@ class Sampler(Coupling):
         return self._probs(self._scores(logits, tree))
 
     def last_probs(self, logits: Tensor, tree: TokenTree) -> Tensor:
-        """Return what `target_probs` returns for the last node, [B, V], without the work for the others."""
+        """Return `target_probs` of the last node, [B, V], without the work for the other nodes."""
         return self._probs(self._scores(logits, tree)[:, -1:])[:, 0]
 
     def _probs(self, scores: Tensor) -> Tensor:
-        """Return the distributions [B, N, V] that the scores of `_scores` stand for."""
+        """Return the distributions [B, N, V] of the scores of `_scores`."""
         warped, tokens = self._warpers.warp(scores)
         if tokens is not None:
             warped = torch.full_like(scores, -torch.inf).scatter(-1, tokens, warped)
@@ -146,7 +146,7 @@ class Sampler(Coupling):
         self._processors.insert(other._processors, self._params)
 
     def _scores(self, logits: Tensor, tree: TokenTree) -> Tensor:
-        """Apply what greedy sequences need too: bias, bans, penalties, grammars, and functions of the caller's own."""
+        """Apply the processors that greedy sequences need, too: bias, bans, penalties, grammars, and `process`."""
         scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
         if self._bias is not None:
             scores = scores + self._bias.to(scores.dtype)

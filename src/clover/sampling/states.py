@@ -1,4 +1,4 @@
-"""Where texts stand under a grammar. The grammars are those of `clover.grammar`; this is the part that decoding calls.
+"""The states of texts under a grammar: the interface of `clover.grammar` that decoding calls.
 
 Shapes: V vocabulary.
 """
@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 class GrammarState(ABC):
-    """One text under a grammar, which says which tokens may follow it. States never change."""
+    """The state of one text under a grammar; it knows which tokens may follow. States never change."""
 
     @property
     @abstractmethod
@@ -20,7 +20,7 @@ class GrammarState(ABC):
 
     @abstractmethod
     def fresh(self) -> GrammarState:
-        """Return a copy of the state for another decoding, without those that it remembers to come after it."""
+        """Return a copy of the state for another decoding, without its stored successors."""
 
     @abstractmethod
     def after(self, token: int) -> GrammarState | None:
@@ -34,4 +34,4 @@ class GrammarState(ABC):
     @property
     @abstractmethod
     def only(self) -> int | None:
-        """Return the token that follows in any case; None if there are several."""
+        """Return the only token that may follow; None if several may."""

@@ -1,6 +1,6 @@
-"""Temperature, top-k, top-p and min-p, as those of transformers.
+"""Temperature, top-k, top-p and min-p, equal to those of transformers.
 
-Shapes: B batch, N tree nodes, V vocabulary, W tokens looked at.
+Shapes: B batch, N tree nodes, V vocabulary, W tokens that are considered.
 """
 
 from collections.abc import Sequence
@@ -10,16 +10,16 @@ from torch import Tensor
 
 from clover.sampling.params import SamplingParams
 
-# A filter looks at so many of the most probable tokens first, and at eight times more while that is not enough.
+# A filter considers this many of the most probable tokens first, and eight times more while that is not enough.
 _FIRST_WIDTH = 64
 
 
 class Warpers:
-    """Temperature, top-k, top-p and min-p of a batch: tensors [B, 1, 1], None for what no sequence needs."""
+    """Temperature, top-k, top-p and min-p of a batch: tensors [B, 1, 1], None for a filter that no sequence needs."""
 
     def __init__(self, params: Sequence[SamplingParams], vocab_size: int, device: torch.device) -> None:
         self._vocab_size = vocab_size
-        # The draws of a greedy sequence are not used: let it cause no work.
+        # The draws of a greedy sequence are not used, so its parameters must not cause work.
         rows = [SamplingParams(temperature=1.0) if row.greedy else row for row in params]
         top_k = [row.top_k if row.top_k < vocab_size else 0 for row in rows]
         filtered = [bool(k) or row.top_p < 1 or row.min_p > 0 for k, row in zip(top_k, rows, strict=True)]
@@ -35,7 +35,7 @@ class Warpers:
     def warp(self, scores: Tensor) -> tuple[Tensor, Tensor | None]:
         """Divide scores [B, N, V] by the temperature, and drop tokens.
 
-        Returns scores [B, N, W], -inf for tokens that are dropped, and their tokens [B, N, W]; None where W = V.
+        Returns scores [B, N, W], -inf for dropped tokens, and the tokens [B, N, W] of the scores; None if W = V.
         """
         if self._temperature is not None:
             scores = scores / self._temperature.to(scores.dtype)
@@ -50,24 +50,24 @@ class Warpers:
         return scores.gather(-1, tokens).masked_fill(dropped, -torch.inf), tokens
 
     def _filter(self, probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Find the probability below which each node's tokens are dropped: the highest of what the filters say.
+        """Find the probability below which each node's tokens are dropped: the highest threshold of the filters.
 
-        Returns the highest probabilities and their tokens, both [B, N, W], wide enough for all that is kept; and the
-        lowest probability that is kept [B, N, 1], 0 for sequences without a filter.
+        Returns the highest probabilities and their tokens, both [B, N, W], which include all kept tokens; and the
+        lowest kept probability [B, N, 1], 0 for sequences without a filter.
         """
         width = min(self._first_width, self._vocab_size)
         while True:
             values, tokens = probs.topk(width)
             kth = self._kth_probability(values)
             floor = self._floor(values, kth)
-            # The equals of the k-th must all be there: top-p takes a share of what top-k keeps.
+            # All tokens equal to the k-th are needed, because top-p takes a share of the tokens that top-k keeps.
             last, needed = values[..., -1:], torch.where(kth > 0, kth, floor)
             if width == self._vocab_size or bool(((last < needed) | (last == 0) | self._unfiltered).all()):
                 return values, tokens, floor
             width = min(8 * width, self._vocab_size)
 
     def _kth_probability(self, values: Tensor) -> Tensor:
-        """Return what top-k keeps at least, [B, N, 1]; 0 where it is off."""
+        """Return the lowest probability that top-k keeps, [B, N, 1]; 0 for sequences without top-k."""
         if self._top_k is None:
             return torch.zeros_like(values[..., :1])
         index = (self._top_k - 1).clamp(min=0).expand(*values.shape[:2], 1)

@@ -1,8 +1,8 @@
-"""Token trees: which draft tokens the target model verifies together in one forward pass.
+"""Token trees: the draft tokens that the target model verifies together in one forward pass.
 
-A `TreeShape` says who is whose parent and which candidate sits where; a `TokenTree` is one step's tree with its tokens,
-for a batch. Node 0 is the root, the last committed token; every other node comes after its parent. Which rule grows the
-tree of a step is said by `clover.drafting`.
+A `TreeShape` has each node's parent and its rank among the candidates. A `TokenTree` has the trees of one step for a
+batch, with their tokens. Node 0 is the root, the last committed token; every other node comes after its parent. The
+rules that grow trees are in `clover.drafting`.
 """
 
 from clover.tree.published import CLOVER2_TREE as CLOVER2_TREE

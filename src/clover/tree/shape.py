@@ -1,4 +1,4 @@
-"""Static trees: who is whose parent, and which candidate sits where, the same at every step.
+"""Static trees: each node's parent and its rank among the candidates, the same at every step.
 
 Shapes: N nodes (root included).
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from clover.errors import UserError
 
-MOST = 9999  # The most nodes, depths or children of a tree that a user names.
+MOST = 9999  # the most nodes, depths or children of a tree that a user names
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class TreeShape:
 
     @classmethod
     def from_paths(cls, paths: Iterable[Sequence[int]]) -> TreeShape:
-        """Build the tree whose nodes are these paths of child ranks, in any order, the root left out.
+        """Build the tree whose nodes have these paths of child ranks, in any order, without the root.
 
-        ``[0, 2]`` is the third best child of the best child of the root. UserError for no path, an empty one, a
-        negative rank, a path given twice, or one without its parent.
+        ``[0, 2]`` is the third best child of the best child of the root. UserError if there is no path, or for an empty
+        path, a negative rank, a repeated path, or a path without its parent.
         """
         ordered = sorted((tuple(path) for path in paths), key=lambda path: (len(path), path))
         if not ordered or not ordered[0]:
@@ -67,7 +67,7 @@ class TreeShape:
         return cls(tuple(range(-1, length)), (0,) * (length + 1))
 
     def cut(self, max_depth: int) -> TreeShape:
-        """Return the tree without the nodes that are deeper.
+        """Return the tree without nodes deeper than `max_depth`.
 
         >>> TreeShape.chain(5).cut(2) == TreeShape.chain(2)
         True
@@ -76,7 +76,7 @@ class TreeShape:
         return TreeShape(self.parents[:kept], self.ranks[:kept])
 
     def narrow(self, choices: int) -> TreeShape:
-        """Return the tree without children that are not among the best `choices`, and what is below them.
+        """Return the tree without children that are not among the best `choices`, and without nodes below those.
 
         >>> TreeShape.from_paths([[0], [1], [2], [0, 0], [2, 0]]).narrow(2).paths
         ((), (0,), (1,), (0, 0))

@@ -22,9 +22,9 @@ class Draws:
     """How the children of a tree were drawn, for recursive rejection sampling.
 
     Attributes:
-        draft_probs: float64 [B, P, V], per node that has children the distribution of the first draw.
-        nodes: Long [B, P], those nodes.
-        children: Long [B, P, K], their children in the order of the draws, padded by -1.
+        draft_probs: float64 [B, P, V], the distribution of the first draw of each node with children.
+        nodes: Long [B, P], the nodes with children.
+        children: Long [B, P, K], the children of these nodes in the order of the draws, padded with -1.
     """
 
     draft_probs: Tensor
@@ -34,16 +34,16 @@ class Draws:
 
 @dataclass(frozen=True)
 class TokenTree:
-    """The token trees of one decoding step. Rows may differ in shape, not in the number of nodes.
+    """The token trees of one decoding step. Rows may differ in shape, but not in the number of nodes.
 
     Attributes:
         tokens: Long [B, N]; column 0 is the root, the last committed token.
-        parents: Long [B, N]; column 0 is -1, elsewhere less than the column. Another -1 marks a padding node,
-            which has no children and is never accepted.
+        parents: Long [B, N]; -1 in column 0, elsewhere less than the column. A later -1 marks a padding node, which
+            has no children and is never accepted.
         depths: Long [B, N]; 0 for the root and for padding.
         ancestor_mask: Bool [B, N, N], True where the column is an ancestor of the row, or the row itself.
         max_depth: no node is deeper; known without asking the device.
-        draws: None if the nodes are a function of the text alone; else how they were drawn.
+        draws: how the nodes were drawn; None if they are a function of the text alone.
     """
 
     tokens: Tensor
@@ -55,16 +55,16 @@ class TokenTree:
 
     @classmethod
     def from_shape(cls, shape: TreeShape, tokens: Tensor) -> TokenTree:
-        """Put tokens Long [B, N] on a static tree of N nodes. Other tensors are views, shared by rows and steps."""
+        """Put tokens Long [B, N] on a static tree of N nodes. The other tensors are views that rows and steps share."""
         parents, depths, mask = _shape_tensors(shape, tokens.device)
         parents, depths = parents.expand(len(tokens), -1), depths.expand(len(tokens), -1)
         return cls(tokens, parents, depths, mask.expand(len(tokens), -1, -1), shape.max_depth)
 
     @classmethod
     def from_parents(cls, tokens: Tensor, parents: Tensor, max_depth: int | None = None) -> TokenTree:
-        """Build trees that may differ from row to row, of tokens and parents Long [B, N].
+        """Build trees from tokens and parents Long [B, N]; rows may differ in shape.
 
-        No node is deeper than `max_depth`, N - 1 if not given; lower makes verified paths narrower.
+        No node is deeper than `max_depth`, by default N - 1; a lower limit makes verified paths narrower.
 
         >>> tree = TokenTree.from_parents(torch.tensor([[7, 8, 9]]), torch.tensor([[-1, 0, 1]]))
         >>> tree.depths
@@ -74,7 +74,7 @@ class TokenTree:
         has_parent = (parents >= 0).float().unsqueeze(2)
         reach = torch.eye(nodes, dtype=torch.float32, device=parents.device).repeat(rows, 1, 1)
         reach = reach.scatter_add(2, parents.clamp(min=0).unsqueeze(2), has_parent)
-        # `reach` says who is at most one step above; its square at most two, and so on up to N - 1.
+        # `reach` marks nodes at most one step above; its square at most two steps, and so on up to N - 1.
         for _ in range((nodes - 1).bit_length()):
             reach = (reach @ reach).clamp(max=1)
         mask = reach > 0
@@ -86,8 +86,7 @@ class TokenTree:
         return cls.from_shape(_ROOT, tokens)
 
     def without(self, nodes: Tensor) -> TokenTree:
-        """Turn nodes, Bool [B, N], and all nodes below them into padding; [B, 1] for all drafts of a row. The root
-        stays.
+        """Turn nodes, Bool [B, N], and all nodes below them into padding, except the root; [B, 1] marks whole rows.
 
         >>> tree = TokenTree.from_shape(TreeShape.from_paths([[0], [1], [0, 0]]), torch.tensor([[5, 6, 7, 8]]))
         >>> tree.without(torch.tensor([[False, True, False, False]])).parents
@@ -104,7 +103,7 @@ class TokenTree:
         )
 
     def alone(self, rows: Tensor) -> TokenTree:
-        """Leave the roots alone in some rows, Bool [B]: other nodes are padding with the root's token.
+        """Keep only the roots in some rows, Bool [B]: all other nodes become padding with the root's token.
 
         >>> tree = TokenTree.from_shape(TreeShape.chain(2), torch.tensor([[5, 6, 7]]))
         >>> tree.alone(torch.tensor([True])).tokens
@@ -116,7 +115,7 @@ class TokenTree:
 
 @lru_cache(maxsize=64)
 def _shape_tensors(shape: TreeShape, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    # It is made outside inference mode: what is cached here must also serve a caller that is not in it.
+    # Cached tensors are made outside inference mode, because callers outside it use them, too.
     with torch.inference_mode(False):
         parents, depths = torch.tensor([shape.parents, shape.depths], device=device)
         return parents, depths, shape.ancestor_mask().to(device)

@@ -1,3 +1,3 @@
-"""Decoding steps compiled in fixed shapes, behind the calls of `clover.engine.runner` (docs/development/compile.md)."""
+"""Compiled steps of fixed shape, with the interface of `clover.engine.runner` (docs/development/compile.md)."""
 
 from clover.engine.compiled.runner import CompiledRunner as CompiledRunner

@@ -1,7 +1,7 @@
 """A key-value cache for forwards of fixed shape, which `torch.compile` and CUDA graphs can capture.
 
-The lengths are a tensor, every forward reads all slots, and the mask hides what is not text. It lives for one forward
-and owns nothing: the `KVCache` whose storage it writes makes room before, and keeps or commits after.
+The lengths are a tensor, every forward reads all slots, and the mask hides slots without text. A cache exists for one
+forward and does not own its storage: the `KVCache` of that storage makes room before, and keeps or commits after.
 
 Shapes: B rows that run, padding rows included, L layers, R rows of the storage, S slots, N new tokens, Hkv key-value
 heads, Dk / Dv their widths.
@@ -25,18 +25,18 @@ class FixedCache(ModelCache):
     It has the members of `KVCache` that a forward of the target or of a draft calls.
 
     Args:
-        storage: keys, values, and the tokens where they are stored; written in place.
+        storage: keys, values, and tokens if they are stored; written in place.
         lengths: Long [B], cached tokens of each row.
-        position_limit: padding may reach this position; its positions then stay below.
+        position_limit: positions of padding are clamped below this limit.
     """
 
     def __init__(self, storage: tuple[Tensor, ...], lengths: Tensor, position_limit: int) -> None:
         self.layers, self.num_layers = [], storage[0].shape[0]
-        self.storage = storage  # Rows that do not run are included.
+        self.storage = storage  # with rows that do not run
         self._row_lengths, self._position_limit, self._slots = lengths, position_limit, lengths
 
     def begin(self, num_tokens: int, after: int = 0) -> None:
-        """Announce a forward of N tokens, which may see `after` tokens of forwards since the last commit."""
+        """Announce a forward of N tokens after `after` uncommitted tokens of earlier forwards, which it may see."""
         steps = torch.arange(after, after + num_tokens, device=self._row_lengths.device)
         self._slots = (self._row_lengths[:, None] + steps)[:, :, None]
 
@@ -49,13 +49,13 @@ class FixedCache(ModelCache):
         return keys[layer_idx, : self.batch_size], values[layer_idx, : self.batch_size]
 
     def write_tokens(self, tokens: Tensor) -> None:
-        """Store the new tokens Long [B, N], where the tokens of the texts are stored."""
+        """Store the new tokens Long [B, N], if the cache stores tokens."""
         self._write(self.storage[2], tokens[:, None, :, None], 0)
 
     def _write(self, storage: Tensor, states: Tensor, layer: int) -> None:
         """Write states [B, Hkv, N, D] of one layer to the new slots."""
         rows, heads = states.shape[:2]
-        # All indices are tensors: a layer selected by a number would be a view, and a compiler copies what it views.
+        # All indices are tensors: a layer selected by an integer would be a view, which the compiler would copy.
         layers = torch.full((1, 1, 1), layer, device=states.device)
         row = torch.arange(rows, device=states.device)[:, None, None]
         head = torch.arange(heads, device=states.device)[None, None]
@@ -63,15 +63,15 @@ class FixedCache(ModelCache):
 
     @property
     def tokens(self) -> Tensor:
-        """Return the tokens of the rows' texts, Long [B, S], where they are stored."""
+        """Return the stored tokens of the rows' texts, Long [B, S]."""
         return self.storage[2][0, : self.batch_size, 0, :, 0]
 
     def last_tokens(self, count: int) -> Tensor:
-        """Return the last tokens of each text before the new ones, Long [B, count], -1 before its first one."""
+        """Return the last tokens of each text before the new ones, Long [B, count]; -1 before its first token."""
         return gathered_tokens(self.tokens, self._row_lengths, count)
 
     def attention_mask(self, ancestor_mask: Tensor) -> Tensor:
-        """Return what each new token sees, Bool [B, 1, N, S], as `KVCache.attention_mask` does."""
+        """Return the slots that each new token sees, Bool [B, 1, N, S], as `KVCache.attention_mask` does."""
         _, nodes, columns = ancestor_mask.shape
         device, lengths = ancestor_mask.device, self._row_lengths[:, None, None]
         cached = torch.arange(self.capacity, device=device) < lengths
@@ -91,20 +91,20 @@ class FixedCache(ModelCache):
         return (self._row_lengths[:, None] + steps).clamp(max=self._position_limit - 1)
 
     def slot_positions(self, positions: Tensor) -> Tensor:
-        """Return the position in its row's text of every slot, Long [B, S]."""
+        """Return the text position of every slot, Long [B, S]."""
         rows, new = positions.shape
         slots = torch.arange(self.capacity, device=positions.device).expand(rows, -1)
         places = self._row_lengths[:, None] + torch.arange(new, device=positions.device)
         return slots.scatter(1, places, positions)
 
     def text(self, layer: int) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return one layer's keys and values of the rows' texts, and the mask Bool [B, 1, 1, S] of their slots."""
+        """Return one layer's keys and values of the texts, and the mask Bool [B, 1, 1, S] of their slots."""
         rows, slots = self.batch_size, torch.arange(self.capacity, device=self._row_lengths.device)
         mask = (slots < self._row_lengths[:, None])[:, None, None]
         return self.storage[0][layer, :rows], self.storage[1][layer, :rows], mask
 
     def commit(self, counts: Tensor) -> None:
-        """Keep the first counts[b], Long [B], of the new tokens; the cache whose storage this is must do so, too."""
+        """Keep the first counts[b], Long [B], of the new tokens; the `KVCache` of the storage must do so, too."""
         self._row_lengths = self._row_lengths + counts
 
     @property
@@ -121,16 +121,16 @@ class FixedCache(ModelCache):
 
     @property
     def length(self) -> int:
-        """Return S: no row's length is known on the host, so all slots are read."""
+        """Return S: all slots are read, because the host does not know the rows' lengths."""
         return self.capacity
 
     @property
     def uniform(self) -> bool:
-        """Return False: the lengths are not known on the host."""
+        """Return False, because the host does not know the lengths."""
         return False
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return 0; models call this only when they get no positions."""
+        """Return 0; models call this only if they get no positions."""
         return 0
 
     def get_mask_sizes(self, query_length: int | Tensor, layer_idx: int = 0) -> tuple[int, int]:
@@ -138,7 +138,7 @@ class FixedCache(ModelCache):
 
 
 def run_fixed(target: CachedModel, tree: TokenTree, cache: FixedCache, taps: Taps) -> HiddenStates:
-    """Run the nodes of trees on top of a cache, and never wait for the device; `taps` must be active."""
+    """Run the nodes of trees on top of a cache without waiting for the device; `taps` must be active."""
     mask, positions = cache.attention_mask(tree.ancestor_mask), cache.positions(1) + tree.depths
     cache.begin(tree.tokens.shape[1])
     of_layers: Any = cache

@@ -1,4 +1,4 @@
-"""Sizes that batches and trees are filled up to, so that few graphs serve all steps.
+"""Pad batches and trees to a few sizes, so that few graphs serve all steps.
 
 Shapes: B batch, N nodes.
 """
@@ -11,7 +11,7 @@ from clover.tree import TokenTree
 
 
 def node_size(nodes: int) -> int:
-    """Return the nodes that trees are filled up to, 1, 2, 3, 4, 6, 8, 12, 16, 24 …: padding is a third at most.
+    """Return the padded number of nodes: 1, 2, 3, 4, 6, 8, 12, 16, 24 …. At most a third is padding.
 
     >>> [node_size(nodes) for nodes in (1, 3, 5, 7, 9, 26, 64)]
     [1, 3, 6, 8, 12, 32, 64]
@@ -21,7 +21,7 @@ def node_size(nodes: int) -> int:
 
 
 def filled(values: Tensor, sizes: tuple[int, ...], padding: float = 0) -> Tensor:
-    """Return a copy with larger leading sizes; what is added at the end of each is `padding`.
+    """Return a copy with larger leading sizes; the new entries at the end of each are `padding`.
 
     >>> filled(torch.tensor([[1, 2]]), (2, 3))
     tensor([[1, 2, 0],
@@ -33,7 +33,7 @@ def filled(values: Tensor, sizes: tuple[int, ...], padding: float = 0) -> Tensor
 
 
 def filled_tree(tree: TokenTree, rows: int, nodes: int) -> TokenTree:
-    """Fill a tree up to so many rows and nodes; a row of padding is a root alone. No tensor is a view.
+    """Pad a tree to these rows and nodes; a padding row is only a root. No tensor of the result is a view.
 
     >>> tree = TokenTree.from_parents(torch.tensor([[5, 6]]), torch.tensor([[-1, 0]]))
     >>> tree = filled_tree(tree, rows=2, nodes=3)

@@ -1,14 +1,14 @@
 """Decoding steps as graphs of fixed shape, for `torch.compile` and CUDA graphs.
 
-Two graphs make a step: the draft commits the last step's positions and grows its tree; the target runs the tree and,
-where all sequences choose the most probable token, verifies it. Rows, nodes, positions and the caches' slots are filled
-up to a few sizes, so that few graphs serve all steps. The lengths of the texts are tensors (`FixedCache`).
+A step has two graphs. In the first the draft commits the last step's positions and grows its tree. In the second the
+target runs the tree and, if all sequences choose the most probable token, verifies it. Rows, nodes, positions and the
+caches' slots are padded to a few sizes, so that few graphs serve all steps. Text lengths are tensors (`FixedCache`).
 
-Prompts, most of a long backlog, drawn and confident trees, prompt lookup, sampling and moving what was accepted run as
-they do without compilation.
+The rest runs without compilation: prompts, most of a long backlog, drawn and confident trees, prompt lookup, sampling,
+and the moves of accepted entries in the cache.
 
 Shapes: B batch, N nodes, A uncommitted positions, V vocabulary, W width of the hidden states that the draft reads; B',
-N' and A' filled up.
+N' and A' with padding.
 """
 
 from collections.abc import Callable
@@ -37,12 +37,12 @@ from clover.target.support import check_fixed_shapes
 from clover.tree import TokenTree
 from clover.verify import Verified, verify
 
-_GRAPHS = 256  # The most graphs of one function. PyTorch's limit of 8 is for shapes that nobody counts.
+_GRAPHS = 256  # The most graphs of one function. PyTorch's limit of 8 is too low for all padded sizes.
 _Storage = tuple[Tensor, ...]  # The storage of a `KVCache`.
 
 
 class _GraphInput(NamedTuple):
-    """The tensors that the draft's graph reads: `Uncommitted`, filled up, to commit, and what its tree grows from."""
+    """The inputs of the draft's graph: padded `Uncommitted` positions, and the inputs from which the tree grows."""
 
     hidden: Tensor
     next_tokens: Tensor
@@ -55,18 +55,18 @@ class _GraphInput(NamedTuple):
 
 @dataclass(frozen=True)
 class _GraphOutput(TargetOutput):
-    """What the target's graph gave; it has verified the trees or given the logits, and the other one is None."""
+    """The outputs of the target's graph: verified trees or logits; the other one is None."""
 
     verified: Verified | None = None
 
 
 class CompiledRunner(Runner):
-    """A `Runner` whose draft and target are compiled; UserError without such a backend, or for targets it cannot run.
+    """A `Runner` with a compiled draft and target; UserError for unknown backends, and targets that it cannot compile.
 
     Args:
-        draft: the draft, as sessions run it; None for plain decoding.
+        draft: the draft in the form for inference; None for plain decoding.
         max_depth: depth of the deepest tree.
-        backend: of `torch.compile`. With its own, "inductor", a GPU replays CUDA graphs.
+        backend: the backend of `torch.compile`. With the default, "inductor", a GPU replays CUDA graphs.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class CompiledRunner(Runner):
         if backend not in known:
             raise UserError(f"torch.compile has no backend {backend!r}; it has {', '.join(known)}")
         if not isinstance(target, TargetModel):
-            raise UserError(f"{target.name} is no model of transformers, which alone can be compiled")
+            raise UserError(f"{target.name} is not a transformers model; only these can be compiled")
         if target.copied is not None:
-            raise UserError("compiled steps go neither with int8 weights nor with --exact; leave it out")
+            raise UserError("compiled steps support neither int8 weights nor --exact; leave it out")
         check_fixed_shapes(target.config)
         super().__init__(target, hidden_state)
         self._model = target
@@ -87,7 +87,7 @@ class CompiledRunner(Runner):
         if isinstance(draft, nn.Module):
             for module in draft.modules():
                 if isinstance(module, DecoderStack):
-                    _ = module.input_scale  # It is measured by running the layers: no graph can contain that.
+                    _ = module.input_scale  # This runs the layers to measure it, which no graph can contain.
         self._run_target = self._compiled(self._forward, backend)
         self._run_draft = self._compiled(self._commit_and_grow, backend)
 
@@ -95,15 +95,15 @@ class CompiledRunner(Runner):
         return power_of_two(most)
 
     def step(self, batch: Batch, drafter: Drafter) -> StepResult:
-        if self._replays:  # The graphs' outputs of earlier steps may now be overwritten.
+        if self._replays:  # Outputs of the graphs in earlier steps may now be overwritten.
             torch.compiler.cudagraph_mark_step_begin()
         return super().step(batch, drafter)
 
     def grow(self, batch: Batch, drafter: Drafter) -> TokenTree:
-        """Let the draft commit what is uncommitted and grow trees, in one graph where that is possible.
+        """Let the draft commit the uncommitted positions and grow trees, in one graph if possible.
 
-        Of more positions than a graph commits, those before the last run as they would without. Under a grammar nothing
-        of it is compiled, because the host says after each depth which tokens may follow.
+        If there are more positions than a graph commits, the earlier ones run without compilation. Under a grammar
+        nothing is compiled, because after each depth the host decides which tokens may follow.
         """
         session = batch.draft
         if session is None or not drafter.max_expanded or batch.sampler.grammar_states:
@@ -135,7 +135,7 @@ class CompiledRunner(Runner):
 
     @timed("run")
     def run(self, batch: Batch, tree: TokenTree) -> TargetOutput:
-        """Run the nodes of the trees, and verify them where all sequences choose the most probable tokens."""
+        """Run the nodes of the trees, and verify them if all sequences choose the most probable tokens."""
         cache, (rows, nodes) = _cache(batch), tree.tokens.shape
         sizes = row_size(batch), node_size(nodes)
         cache.begin_fixed(sizes[1], sizes[1])
@@ -147,7 +147,7 @@ class CompiledRunner(Runner):
         hidden = hidden[:rows, :nodes]
         if not verifies:
             return _GraphOutput(hidden, found[0][:rows, :nodes])
-        # These are copies, because the next step writes the memory of a graph's outputs again.
+        # Clone, because the next step overwrites the outputs of a graph.
         return _GraphOutput(hidden, None, Verified(*(values[:rows].clone() for values in found)))
 
     def verify(self, batch: Batch, tree: TokenTree, output: TargetOutput) -> Verified:
@@ -161,7 +161,7 @@ class CompiledRunner(Runner):
     def _forward(
         self, tree: TokenTree, lengths: Tensor, storage: _Storage, verifies: bool
     ) -> tuple[Tensor, ...]:
-        """Return hidden states, and logits or, if it verifies, the tensors of `Verified`."""
+        """Return hidden states, and the logits or, with `verifies`, the tensors of `Verified`."""
         cache = FixedCache(storage, lengths, self.target.longest_run)
         output = run_fixed(self._model, tree, cache, self._taps)
         logits = self._model.logits(output.hidden)
@@ -172,7 +172,7 @@ class CompiledRunner(Runner):
         return output.draft_hidden_states, verified.path, verified.counts, verified.tokens, finite
 
     def _commit_and_grow(self, session: Any, drafter: Any, draft_input: _GraphInput) -> tuple[Tensor, ...]:
-        """Return the tensors of the trees, in the order of `TokenTree`; of static trees the tokens alone."""
+        """Return the tensors of the trees in the order of `TokenTree`; only the tokens for static trees."""
         cache = FixedCache(draft_input.storage, draft_input.lengths, self.target.longest_run)
         session = session.over(cache)
         logits = session.commit(draft_input.hidden, draft_input.next_tokens, draft_input.counts)
@@ -191,18 +191,18 @@ class CompiledRunner(Runner):
 
 
 def row_size(batch: Batch) -> int:
-    """Return the rows that a batch is filled up to: a power of two, unless the caches have room for fewer."""
+    """Return the number of rows of a padded batch: a power of two, unless the caches have fewer rows."""
     return min(power_of_two(len(batch.sequences)), _cache(batch).storage[0].shape[1])
 
 
 def _cache(batch: Batch) -> KVCache:
-    """Return the cache of a batch's target, which graphs write into."""
+    """Return the cache of a batch's target, into which graphs write."""
     assert isinstance(batch.target, CachedSession)
     return batch.target.cache
 
 
 def _static(storage: _Storage) -> _Storage:
-    """Return tensors of a cache, marked as staying where they are: graphs write into them, not into copies."""
+    """Mark tensors of a cache as static in memory, so that graphs write into them and not into copies; return them."""
     for tensor in storage:
         torch._dynamo.mark_static_address(tensor, guard=False)
     return storage
