@@ -1,4 +1,4 @@
-"""How many tokens a decoding step emits, and how often the draft is right at each depth."""
+"""Count the tokens that decoding steps emit, and the draft's acceptance rate at each depth."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from itertools import zip_longest
 
 @dataclass
 class Acceptance:
-    """Acceptance counts of any number of decoding steps; ``+`` merges those of sequences, runs or machines.
+    """Acceptance counts of any number of decoding steps; ``+`` merges counts of sequences, runs or machines.
 
     Attributes:
         histogram: ``histogram[n]`` steps accepted n draft tokens.
         attempts: ``attempts[d - 1]`` steps accepted a token at depth d - 1 (the root counts) and had a draft at
             depth d.
-        drafted: draft depths offered, summed over the steps; several candidates at one depth count once.
+        drafted: drafted depths, summed over the steps; several candidates at one depth count once.
 
-    Two steps with a draft of depth 3, of which the first accepted two tokens and the second none:
+    Two steps have a draft of depth 3; the first accepts two tokens, the second none:
 
     >>> acceptance = Acceptance()
     >>> acceptance.record(count=3, drafted_depth=3)
@@ -30,10 +30,10 @@ class Acceptance:
     drafted: int = 0
 
     def record(self, count: int, drafted_depth: int, cut: bool = False) -> None:
-        """Add a step: tokens emitted, the bonus token included, and the depth of the tree, 0 without a draft.
+        """Add a step: emitted tokens, the bonus token included, and the depth of the tree, 0 without a draft.
 
-        If the text ended within the step, it was `cut`: then the last token counts as the bonus token, and nothing is
-        known of the draft at its depth.
+        A step is `cut` if the text ended within it: then the last token counts as the bonus token, and the draft at its
+        depth is not counted.
         """
         assert 1 <= count <= drafted_depth + 1, (count, drafted_depth)
         _grow(self.histogram, count)
@@ -71,7 +71,7 @@ class Acceptance:
 
     @property
     def acceptance_per_depth(self) -> list[float]:
-        """Return the acceptance rate at depths 1, 2, …: the share accepted of the steps that drafted there."""
+        """Return the acceptance rate at depths 1, 2, …: the share of the steps with a draft there that accepted it."""
         return [sum(self.histogram[depth:]) / tried for depth, tried in enumerate(self.attempts, start=1)]
 
     def to_dict(self) -> dict[str, object]:

@@ -1,10 +1,10 @@
 """Recursive rejection sampling without replacement, at one node (EAGLE, 2401.15077, section 3.3).
 
 The children of the node were drawn from the draft's distribution q, one after another and without replacement. They
-are tested in this order. Child x is accepted with probability min(1, r(x) / q(x)), where r is the target's
-distribution at first. When it is refused, r becomes the positive part of r - q, and q loses x; both are normalised
-again. After all children were refused the token is drawn from the r that is left. This token, or the accepted child,
-has exactly the target's distribution.
+are tested in this order. Child x is accepted with probability min(1, r(x) / q(x)); at first, r is the target's
+distribution. If x is refused, r becomes the positive part of r - q, x is removed from q, and both are normalised again.
+If all children are refused, the token is drawn from the remaining r. This token, or the accepted child, has exactly the
+target's distribution.
 
 Shapes: B batch, N nodes, P nodes whose children were drawn, K children at most, V vocabulary.
 """
@@ -24,8 +24,8 @@ def draw_rule(tree: TokenTree, draws: Draws, target_probs: Tensor) -> tuple[Tens
         target_probs: float64 [B, P, V], the target's distributions at `draws.nodes`.
 
     Returns:
-        thresholds: float64 [B, P, K]; a child is accepted if its test number is below this, and those of the children
-            drawn before it were not below theirs. 0 where there is no child.
+        thresholds: float64 [B, P, K]; the first child in the order of the draws whose test number is below its
+            threshold is accepted. 0 for missing children.
         residual: float64 [B, P, V]; the distribution of the bonus token after all children were refused.
     """
     target, draft, thresholds = target_probs, draws.draft_probs, list[Tensor]()
@@ -42,12 +42,12 @@ def draw_rule(tree: TokenTree, draws: Draws, target_probs: Tensor) -> tuple[Tens
 
 
 def after_refusal(target: Tensor, draft: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
-    """Return both distributions [..., V] after the token [..., 1] that was drawn from `draft` has been refused."""
+    """Return both distributions [..., V] after a token [..., 1] drawn from `draft` has been refused."""
     residual = _normalised((target - draft).clamp(min=0), target)
     return residual, _normalised(draft.scatter(-1, token, 0.0), draft)
 
 
 def _normalised(weights: Tensor, otherwise: Tensor) -> Tensor:
-    """Return probabilities [..., V]; `otherwise` where all weights are zero, which only rounding brings about."""
+    """Return probabilities [..., V]; `otherwise` if all weights are zero, which only rounding can cause."""
     total = weights.sum(-1, keepdim=True)
     return torch.where(total > 0, weights / total, otherwise)

@@ -1,8 +1,8 @@
-"""Lossless verification: how far down a token tree the target model's own tokens lead. Two rules.
+"""Lossless verification: find the path of a token tree that the target model's own tokens follow. There are two rules.
 
-Token matching (`verify`) serves every tree that was drafted independently of the target's random numbers. Recursive
-rejection sampling (`verify_drawn`) serves trees whose children were drawn from the draft without replacement. Nothing
-here waits for the device. On a CPU `clover.verify_host` replaces `verify_drawn` (`clover.engine.verifiers` chooses).
+Recursive rejection sampling (`verify_drawn`) is for trees whose children were drawn from the draft without replacement,
+token matching (`verify`) for all others. Neither waits for the device. On a CPU `clover.verify_host` replaces
+`verify_drawn` (`clover.engine.verifiers` chooses).
 
 Shapes: B batch, N nodes (root included), D depth, P nodes whose children were drawn, K children at most, V vocabulary.
 """
@@ -22,11 +22,11 @@ class Verified:
     """The accepted path of each tree and the tokens that it emits.
 
     Attributes:
-        path: Long [B, D + 1], or as wide as the longest; nodes from the root to the last accepted one, then padding.
-        counts: Long [B]; nodes on the path, root included. As many tokens are emitted: the accepted ones and the
-            bonus token.
-        tokens: Long, as wide as `path`; the emitted tokens, padded by 0.
-        finite: Long [B]; emitted tokens before the first one whose logits cannot be used. None if not counted.
+        path: Long [B, D + 1], or as wide as the longest path; nodes from the root to the last accepted, then padding.
+        counts: Long [B]; nodes on the path, root included. It is also the number of emitted tokens: the accepted ones
+            and the bonus token.
+        tokens: Long, as wide as `path`; the emitted tokens, padded with 0.
+        finite: Long [B]; emitted tokens before the first one with unusable logits. None if not counted.
     """
 
     path: Tensor
@@ -36,10 +36,10 @@ class Verified:
 
 
 def verify(tree: TokenTree, choices: Tensor) -> Verified:
-    """Walk down each tree as long as a child carries the token that the target chose at its parent.
+    """Walk down each tree as long as a child has the token that the target chose at its parent.
 
-    The choice at the node where the walk ends is the bonus token. Each emitted token is the target's own choice after
-    the text before it, so the text is that of plain decoding. Of siblings with the same token the deepest walk counts.
+    The choice at the last node of the walk is the bonus token. Each emitted token is the target's own choice after the
+    text before it, so the text is that of plain decoding. Among siblings with the same token the deepest walk counts.
 
     Args:
         tree: the drafted tokens.
@@ -57,10 +57,10 @@ def verify(tree: TokenTree, choices: Tensor) -> Verified:
 
 
 def verify_drawn(tree: TokenTree, target_probs: Tensor, tests: Tensor, bonus: Tensor) -> Verified:
-    """Walk down each tree as long as a child, tested in the order of the draws, is accepted.
+    """Walk down each tree as long as a child is accepted; children are tested in the order of their draws.
 
-    The rule is in `clover.rejection`. It is exact when the random numbers of draws, tests and bonus tokens are
-    independent. A greedy target has its whole distribution on one token, and accepts no other.
+    The rule is in `clover.rejection`. It is exact if the random numbers of draws, tests and bonus tokens are
+    independent. The distribution of a greedy target is one token, so it accepts no other.
 
     Args:
         tree: the drafted tokens, with `draws`.
@@ -88,7 +88,7 @@ def verify_drawn(tree: TokenTree, target_probs: Tensor, tests: Tensor, bonus: Te
     path, counts = _walk(tree, torch.zeros_like(tree.tokens).scatter_add(1, children, first.long()) > 0)
 
     last, depth = path[:, -1:], counts.unsqueeze(1) - 1
-    refused = draws.nodes == last  # The walk ended at a node with drawn children, of which all were refused.
+    refused = draws.nodes == last  # The walk ended at a node whose drawn children were all refused.
     slot = refused.long().argmax(1).view(-1, 1, 1)
     after_refusals, whole = (
         residual.take_along_dim(slot, 1),
@@ -102,7 +102,7 @@ def verify_drawn(tree: TokenTree, target_probs: Tensor, tests: Tensor, bonus: Te
 
 
 def _walk(tree: TokenTree, accepted: Tensor) -> tuple[Tensor, Tensor]:
-    """Go down as far as nodes are accepted, Bool [B, N], the root aside; return `path` and `counts` of `Verified`."""
+    """Walk down the `accepted` nodes, Bool [B, N], from the root; return `path` and `counts` of `Verified`."""
     off_path = (~accepted.unsqueeze(1) & tree.ancestor_mask)[:, :, 1:].any(2)
     last = tree.depths.masked_fill(off_path, -1).argmax(1, keepdim=True)
     on_path = tree.ancestor_mask.take_along_dim(last.unsqueeze(2), 1).squeeze(1)

@@ -1,4 +1,4 @@
-"""Recursive rejection sampling as loops on the host, for CPUs: there `clover.verify.verify_drawn` takes much longer.
+"""Recursive rejection sampling as loops on the host: much faster on a CPU than `clover.verify.verify_drawn`.
 
 Paths are as wide as the longest one. Shapes: as in `clover.verify`; A nodes of a path.
 """
@@ -17,13 +17,13 @@ from clover.verify import Verified
 def verify_drawn(
     tree: TokenTree, target_probs: Callable[[Tensor], Tensor], tests: Tensor, bonus: Tensor
 ) -> Verified:
-    """Verify drawn children, as `clover.verify.verify_drawn` does, with work for those nodes alone that are reached.
+    """Verify drawn children, as `clover.verify.verify_drawn` does, but compute only the nodes that are reached.
 
-    With 25 nodes and a vocabulary of 49,152 that takes 1.4 ms in the place of 29 ms, with one of 512 0.4 and 0.6 ms.
+    With 25 nodes it takes 1.4 ms instead of 29 ms for 49,152 tokens of vocabulary, and 0.4 instead of 0.6 ms for 512.
 
     Args:
-        target_probs: returns float64 [B, V], the target's distributions at the last nodes of paths Long [B, A], which
-            go from the root down.
+        target_probs: returns float64 [B, V], the target's distributions at the last nodes of paths Long [B, A] from the
+            root down.
         tree, tests, bonus: see `clover.verify.verify_drawn`.
     """
     draws = tree.draws
@@ -56,7 +56,7 @@ def _filled_up(paths: Sequence[list[int]]) -> list[list[int]]:
 def _first_accepted(
     tree: TokenTree, draws: Draws, tests: Tensor, row: int, slot: int, target: Tensor
 ) -> tuple[int | None, Tensor]:
-    """Return the first child of one node that passes its test, if any, and what is then left of `target` [V]."""
+    """Return the first child of one node that passes its test, if any, and the remaining distribution `target` [V]."""
     draft = draws.draft_probs[row, slot]
     for child in draws.children[row, slot].tolist():
         if child < 0 or int(tree.parents[row, child]) < 0:

@@ -1,8 +1,8 @@
-"""Whether the texts of a method are those of the plain side: the unpatched model, or a server that does not speculate.
+"""Compare a method's texts with those of the plain side: the unpatched model, or a server without speculation.
 
 A token that the plain side does not write is a mismatch. It is a near-tie if moving logits by SAFETY times the measured
-rounding makes the plain side write it, else a defect. Greedy texts of an exact target have no near-ties, and its
-sampled ones must be the same in all methods. Log-probabilities are compared in the same unit.
+rounding makes the plain side write it, otherwise a defect. Greedy texts of an exact target have no near-ties, and its
+sampled texts must be equal in all methods. Errors of log-probabilities are measured in units of rounding, too.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from clover.metrics import Acceptance
 PlainSide = ModelSource | Endpoint
 SAFETY = 6.0  # A near-tie's gap is at most this many times the measured rounding.
 ALARM = 1e-4  # The probability of a false alarm by all tests of one audit together.
-_MAX_MEDIAN = 3.0  # Half of a method's errors may be this many times the measured rounding.
-_PROBES = 8  # Rounding is measured at so many places of a text.
-_SIGMA = 1.5  # The deviation of normal errors, divided by the median of their absolute values.
-_LEAST_SPREAD = 4.0  # The largest error is at least so many typical ones.
-_RARE = 1e-3  # So improbable a number of near-ties is a defect.
+_MAX_MEDIAN = 3.0  # A method's median error may be this many times the measured rounding.
+_PROBES = 8  # Rounding is measured at this many places of a text.
+_SIGMA = 1.5  # the standard deviation of normal errors, divided by the median of their absolute values
+_LEAST_SPREAD = 4.0  # The largest error is assumed to be at least this many typical ones.
+_RARE = 1e-3  # A number of near-ties with a lower probability is a defect.
 
 
 @dataclass(frozen=True)
 class Mismatch:
-    """A token that is not the model's choice; `defect` says that rounding does not explain it.
+    """A token that is not the model's choice; `defect` is True if rounding does not explain it.
 
-    Prompts and positions count from 1. `expected` and `token` are what should stand there and what does, `ENDED` for
-    none. `gap` is how far logits (of a server: log-probabilities) must move against each other to make it the choice;
-    None if nothing does, or if that is not known.
+    Prompts and positions count from 1. `expected` is the model's token and `token` the method's, `ENDED` for none.
+    `gap` is how far logits (of a server: log-probabilities) must move against each other to make `token` the choice;
+    None if no move does, or if it is unknown.
     """
 
     prompt: int
@@ -52,40 +52,40 @@ class Mismatch:
 class Rounding:
     """The rounding that was measured on the plain side's texts."""
 
-    typical: float = 0.0  # The standard deviation of errors of a log-probability.
-    pair: float = 0.0  # The same of the difference of two.
-    most: float = 4 * SAFETY  # A method's largest error is at most this many times `typical`.
-    changed: float = 0.0  # The share of tokens that rounding changes.
-    positions: int = 0  # The positions that were measured.
-    nonfinite: int = 0  # Positions left out because a number is not finite.
+    typical: float = 0.0  # the standard deviation of the errors of a log-probability
+    pair: float = 0.0  # the same for the difference of two log-probabilities
+    most: float = 4 * SAFETY  # A method's largest error may be this many times `typical`.
+    changed: float = 0.0  # the share of tokens that rounding changes
+    positions: int = 0  # the measured positions
+    nonfinite: int = 0  # positions left out because a number is not finite
 
     def explains(self, gap: float) -> bool:
-        """Return whether a mismatch is a near-tie."""
+        """Return True if a mismatch with this gap is a near-tie."""
         return gap <= SAFETY * self.pair < inf
 
 
 @dataclass
 class MethodResult:
-    """What was found in the texts of one method: a tree, a batch size and a set of sampling parameters."""
+    """The findings in the texts of one method: a tree, a batch size and a set of sampling parameters."""
 
     name: str
     tokens: int = 0
     tau: float = 0.0
     mismatches: list[Mismatch] = field(default_factory=list)
-    worst: float = 0.0  # error of its log-probabilities, in typical errors; 0 where none was seen
-    median: float = 0.0  # likewise
-    problems: list[str] = field(default_factory=list)  # Defects other than mismatches, in words.
-    cut: bool = False  # The time was over before all of it was compared.
+    worst: float = 0.0  # the largest error of its log-probabilities, in typical errors; 0 without errors
+    median: float = 0.0  # the median error in the same unit
+    problems: list[str] = field(default_factory=list)  # defects other than mismatches, in words
+    cut: bool = False  # whether the time was over before all texts were compared
 
     @property
     def defects(self) -> int:
-        """Count what rounding does not explain."""
+        """Count the findings that rounding does not explain."""
         return sum(one.defect for one in self.mismatches) + len(self.problems)
 
 
 @dataclass
 class AuditResult:
-    """All that one audit found; `p_values` are of tests of sampled tokens, `other` are defects of no one method."""
+    """All findings of one audit: `p_values` of tests of sampled tokens; `other` has defects of no single method."""
 
     rounding: Rounding
     methods: list[MethodResult] = field(default_factory=list)
@@ -118,17 +118,17 @@ class AuditResult:
 
     @property
     def defects(self) -> int:
-        """Count what neither rounding nor chance explains."""
+        """Count the findings that neither rounding nor chance explains."""
         return sum(one.defect for one in self.mismatches) + len(self.problems)
 
 
 def measure_rounding(
     plain: PlainSide, texts: Mapping[Case, Text], together: int, temperature: float, enough: Enough = never
 ) -> Rounding:
-    """Measure rounding: the plain side writes tokens again, next to others, with the text so far as its prompt.
+    """Measure rounding: the plain side writes tokens again, batched with others, with the text so far as the prompt.
 
-    Texts have turns, place by place; once `enough` returns True after a place, the others are left out. Where few were
-    measured, rounding is taken to be as much larger as their mean may be off.
+    The places of all texts are measured in turn; once `enough` returns True, the others are left out. If few places
+    were measured, the rounding is raised by the uncertainty of their mean.
     """
     probes = list[list[tuple[Text, Case]]]()
     for case, text in texts.items():
@@ -143,12 +143,12 @@ def measure_rounding(
     errors = sorted(filter(isfinite, differences)) or [0.0]
     least = plain.least_error(texts.values())
     typical = max(fmean(error * error for error in errors) ** 0.5, least)
-    if not plain.goes_on:  # Some errors are of another text, since a prompt may have other tokens.
+    if not plain.goes_on:  # Some errors come from another text, because a prompt may have other tokens.
         typical = _SIGMA * median(errors)
     typical *= max(1.0, _PROBES / max(len(found), 1)) ** 0.5
     pair, unit = max(2**0.5 * typical, 1e-6), max(typical, least)
     spread = max(_LEAST_SPREAD, errors[int(0.9 * len(errors))] / unit)
-    # Of sampled tokens rounding changes about pair / T: a choice changes where two scores are that close.
+    # Rounding changes a share of about pair / T of sampled tokens: those for which two scores are that close.
     share = max(changed / max(len(found), 1), pair / (temperature or 1.0))
     positions = len(list(filter(isfinite, differences)))
     return Rounding(unit, pair, SAFETY * spread, share, positions, len(differences) - positions)
@@ -156,17 +156,17 @@ def measure_rounding(
 
 @dataclass(frozen=True)
 class Judge:
-    """Judges the texts of methods by those of the plain side."""
+    """Compares the texts of methods with those of the plain side."""
 
     plain: PlainSide
     rounding: Rounding
-    enough: Enough = never  # Once it returns True, no text goes on after a near-tie.
+    enough: Enough = never  # Once it returns True, no text is continued after a near-tie.
     _first: dict[Case, tuple[Token, ...]] = field(default_factory=dict)  # texts of the first method
 
     def compare(self, name: str, rows: Sequence[tuple[Case, Text, Text]]) -> MethodResult:
-        """Judge the texts of one method: cases, each with the plain side's text and the method's.
+        """Judge the texts of one method: rows of a case, the plain side's text and the method's text.
 
-        A text that the time has cut is compared as far as it goes.
+        A text that was cut by the time limit is compared up to its end.
         """
         result, errors, others = MethodResult(name), list[float](), 0
         result.tau = sum((text.acceptance for *_, text in rows), Acceptance()).tau
@@ -190,14 +190,14 @@ class Judge:
     ) -> Iterator[Mismatch]:
         """Yield the mismatches of a text up to the first defect; append the errors of its log-probabilities.
 
-        After a near-tie the plain side goes on from the token that stands there, if it can and there is time. Tokens
-        that are not compared for want of time are taken off those of `result`.
+        After a near-tie the plain side continues after the method's token, if it can and there is time. Tokens that are
+        not compared for lack of time are subtracted from those of `result`.
         """
         errors += logprob_errors(plain, text)
         while (differs := first_difference(plain, text)) is not None:
             at, expected, token = differs
             gap = inf if ENDED in (expected, token) else self.plain.gap(case, plain, at, token)
-            # The gap of a server's sampled texts is not known; too many of their mismatches are a defect.
+            # The gap is unknown for sampled texts of a server; too many of their mismatches are a defect.
             near = gap is None or self.rounding.explains(gap)
             defect = not near or (self.plain.equal and case.params.greedy)
             position, gap = len(case.start) + at + 1, None if gap == inf else gap
@@ -221,4 +221,4 @@ class Judge:
             yield f"half of all log-probabilities are off by {result.median:.3g} times the rounding"
         changed, likely = len(result.mismatches), 3 * self.rounding.changed * compared
         if changed and stats.poisson.sf(changed - 1, likely) < _RARE:
-            yield f"{changed} tokens are mismatches, where rounding makes about {likely:.2g}"
+            yield f"{changed} tokens are mismatches, but rounding explains only about {likely:.2g}"

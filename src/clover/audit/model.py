@@ -1,8 +1,8 @@
 """The plain side of an audit in this process: the unpatched model of transformers, without the engine.
 
-With int8 weights it is the copy of its structure that has them.
+With int8 weights it is the copy of the model's structure with these weights.
 
-It writes token by token on transformers' own cache. What sampling parameters mean is in `clover.audit.rules`. So the
+It writes token by token with transformers' own cache, and applies sampling parameters by `clover.audit.rules`. So the
 engine's trees, cache and sampler never judge themselves.
 """
 
@@ -25,28 +25,28 @@ from clover.sampling import SamplingParams
 from clover.target import TargetModel
 from clover.target.structure import cache_argument, cache_of
 
-_BEST = 2 * TOP  # tokens whose log-probabilities are known: those of the engine are among them
-_PROMPTS, _PROMPT_TOKENS, _NEW, _TOGETHER, _PART = 4, 16, 5, 64, 256  # of the draws
+_BEST = 2 * TOP  # tokens with log-probabilities: enough to include those of the engine
+_PROMPTS, _PROMPT_TOKENS, _NEW, _TOGETHER, _PART = 4, 16, 5, 64, 256  # the sizes of the test of draws
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """Texts of the unpatched model; `draws` is how many of each prompt `test_draws` requests."""
+    """Texts of the unpatched model; `test_draws` requests `draws` texts for each prompt."""
 
     target: TargetModel
     draws: int = 1000
-    goes_on = True  # It continues also after tokens that it has not chosen.
-    _places: list[tuple[float, float]] = field(default_factory=list)  # One pair for each sampled token.
+    goes_on = True  # It can continue after tokens that it has not chosen.
+    _places: list[tuple[float, float]] = field(default_factory=list)  # one pair for each sampled token
 
     @property
     def equal(self) -> bool:
-        """Return whether greedy texts must be equal: no near-ties."""
+        """Return True if greedy texts must be equal, without near-ties."""
         return self.target.exact
 
     def least_error(self, texts: Iterable[Text]) -> float:
-        """Return the error that rounding the largest log-probability to the dtype makes in any case.
+        """Return the smallest error from rounding the largest log-probability to the dtype.
 
-        Where logits are exact, rounding is that of the log-probabilities themselves.
+        If logits are exact, only the log-probabilities themselves are rounded.
         """
         values = (value for text in texts for entry in text.logprobs for value in entry.values())
         dtype = torch.float32 if self.equal else self.target.dtype
@@ -54,9 +54,9 @@ class ModelSource:
         return eps / 4 * max(map(abs, filter(isfinite, values)), default=1.0)
 
     def write(self, cases: Sequence[Case], together: int, enough: Enough = never) -> list[Text]:
-        """Write each case alone, as one row of `together` equal ones: rounding depends on their number.
+        """Write each case alone, as one row of `together` equal rows, because rounding depends on their number.
 
-        Once `enough` returns True after a token, the text ends there, and those behind it are not begun.
+        Once `enough` returns True after a token, the text ends there, and later texts are not begun.
         """
         texts = list[Text]()
         for case in cases:
@@ -86,11 +86,11 @@ class ModelSource:
 
     @property
     def _ends(self) -> list[list[int]]:
-        """Return what a text ends with, each as a list of one token."""
+        """Return the end-of-sequence tokens, each as a list of one token."""
         return [[token] for token in self.target.eos_token_ids]
 
     def test_written(self) -> dict[str, float]:
-        """Return the p-value that the tokens it has sampled are draws from its distributions; empty without any."""
+        """Return the p-value that its sampled tokens are draws from its distributions; empty without sampled tokens."""
         return {"plain decoding": uniform_places(self._places)} if self._places else {}
 
     def gap(self, case: Case, plain: Text, at: int, token: Token) -> float | None:
@@ -118,7 +118,7 @@ class ModelSource:
         """Compare many short sampled texts of a few prompts with the model's distributions.
 
         Return p-values, none if the time was over before any text was drawn, and defects in words. Logits may move by
-        `rounding`. Of a part that the time cuts nothing counts: texts that end sooner are other texts.
+        `rounding`. A part that is cut by the time limit does not count, because short texts would be overrepresented.
         """
         hot = SamplingParams(temperature=temperature)
         sets = hot, replace(hot, top_p=0.9, repetition_penalty=1.2)
@@ -135,7 +135,7 @@ class ModelSource:
             found, impossible = self.places(Rules(prompt, own), texts, rounding)
             places += found
             if impossible:
-                problems.append(f"{name}: {impossible} tokens after prompt {number + 1} that are never drawn")
+                problems.append(f"{name}: {impossible} tokens after prompt {number + 1} have probability 0")
         first, later = (
             [place for text in places for place in text[part]] for part in (slice(1), slice(1, None))
         )
@@ -147,7 +147,7 @@ class ModelSource:
     def places(
         self, rules: Rules, texts: Sequence[tuple[int, ...]], rounding: float
     ) -> tuple[list[list[tuple[float, float]]], int]:
-        """Return `Rules.tail_masses` of each token of texts of one length, and how many have no probability."""
+        """Return `Rules.tail_masses` of each token of texts of equal length, and the number of impossible tokens."""
         distinct, impossible = list(dict.fromkeys(texts)), 0
         found: dict[tuple[int, ...], list[tuple[float, float]]] = {}
         for start in range(0, len(distinct), _TOGETHER):

@@ -1,4 +1,4 @@
-"""What the user of the audit chooses."""
+"""The options of the audit."""
 
 from dataclasses import dataclass
 from pathlib import Path

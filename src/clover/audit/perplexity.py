@@ -1,4 +1,4 @@
-"""How far an exact target, with int8 weights or without, is from the plain model: perplexity and best tokens."""
+"""Measure how far an exact target, with or without int8 weights, is from the plain model."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch.nn.functional import cross_entropy
 from clover.measure.budget import Enough, never
 from clover.target import TargetModel
 
-_TOKENS = 2048  # at most, of one text; and of all texts
+_TOKENS = 2048  # the most tokens of one text, and of all texts
 
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Perplexity as the target runs and of the plain model, at so many positions, and how often best tokens agree."""
+    """Perplexity of the running target and of the plain model, and the share of positions with equal best tokens."""
 
     running: float
     plain: float
@@ -35,10 +35,10 @@ class Perplexity:
 def measure_perplexity(
     target: TargetModel, texts: Sequence[Sequence[int]], enough: Enough = never
 ) -> Perplexity | None:
-    """Return the perplexity of an exact target on texts, at most 2,048 tokens; None if none has two tokens.
+    """Return the perplexity of an exact target on texts of at most 2,048 tokens; None if no text has two tokens.
 
-    Every token but the first of a text is predicted, by `target.running` and by the plain model in the same dtype. Once
-    `enough` returns True after a text, the others are left out.
+    Every token of a text except the first is predicted, by `target.running` and by the plain model in the same dtype.
+    Once `enough` returns True after a text, the others are left out.
     """
     losses, same, positions = [0.0, 0.0], 0, 0
     for text in texts:
@@ -60,5 +60,5 @@ def measure_perplexity(
 
 
 def _logits(model: torch.nn.Module, tokens: Tensor) -> Tensor:
-    """Return float32 [T - 1, V] of tokens Long [1, T]."""
+    """Return logits float32 [T - 1, V] for tokens Long [1, T]."""
     return model(input_ids=tokens, use_cache=False).logits[0, :-1].float()

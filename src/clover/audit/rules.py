@@ -1,4 +1,4 @@
-"""An independent, slow implementation of the sampling parameters; it shares no line with that of `clover.sampling`.
+"""An independent, slow implementation of the sampling parameters; it shares no code with `clover.sampling`.
 
 Shapes: V vocabulary.
 """
@@ -16,18 +16,18 @@ from clover.sampling import SamplingParams
 from clover.sampling.gumbel_cache import CHOICE
 from clover.sampling.numbers import gumbels
 
-_FARTHEST, _HALVINGS = 1e4, 45  # The largest gap, and the halvings that measure a smaller one.
+_FARTHEST, _HALVINGS = 1e4, 45  # the largest gap, and the bisection steps that measure a smaller one
 
 
 @dataclass(frozen=True)
 class Rules:
-    """How the tokens after a prompt are chosen, by the logits [V] of each and the new tokens before it."""
+    """The rules that choose the tokens after a prompt, from the logits [V] of each and the new tokens before it."""
 
     prompt: Sequence[int]
     params: SamplingParams
 
     def scores(self, logits: Tensor, new: Sequence[int]) -> Tensor:
-        """Return scores float64 [V]: log-probabilities up to a constant, -inf for what is dropped, if it samples."""
+        """Return scores float64 [V]: log-probabilities up to a constant; in sampled texts -inf for dropped tokens."""
         params, scores = self.params, logits.to(torch.float64, copy=True)
         for token, value in params.logit_bias.items():
             scores[token] += value
@@ -42,7 +42,7 @@ class Rules:
         return scores if params.greedy else _filtered(scores / params.temperature, params)
 
     def choice(self, logits: Tensor, new: Sequence[int]) -> int:
-        """Return the next token; the first of equals."""
+        """Return the next token: the one with the highest score, the first of equals."""
         scores = self.scores(logits, new)
         if not self.params.greedy:
             seed, place = (
@@ -52,7 +52,7 @@ class Rules:
         return int(scores.argmax())
 
     def gap(self, logits: Tensor, new: Sequence[int], token: int) -> float:
-        """Return how far the logits of `token` and of the chosen one must move until it is chosen; inf if never."""
+        """Return how far the logits of `token` and of the choice must move until `token` is chosen; inf if never."""
         expected = self.choice(logits, new)
         if token == expected:
             return 0.0
@@ -68,13 +68,13 @@ class Rules:
         return high
 
     def tail_masses(self, logits: Tensor, new: Sequence[int], token: int) -> tuple[float, float]:
-        """Return the probability of all tokens exactly as probable as `token`, and that of all more probable ones."""
+        """Return the probability of all tokens that are as probable as `token`, and that of all more probable ones."""
         probs = self.scores(logits, new).softmax(-1)
         return float(probs[probs == probs[token]].sum()), float(probs[probs > probs[token]].sum())
 
 
 def _filtered(scores: Tensor, params: SamplingParams) -> Tensor:
-    """Drop what top-k, then top-p, and what min-p drops; equals of the last one that is kept are kept."""
+    """Drop tokens by top-k, then top-p, then min-p; tokens as probable as the last kept one are kept."""
     probs = scores.softmax(-1)
     ordered = probs.sort(descending=True).values
     floor = ordered[params.top_k - 1] if 0 < params.top_k < len(probs) else ordered[-1]

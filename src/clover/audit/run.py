@@ -36,29 +36,29 @@ from clover.options import command_line, next_command
 Source = EngineSource | Endpoint
 Fact = tuple[str, str]
 _TREES, _CHAIN = ("auto", "own", "lookup"), 4  # These trees are the default, with a chain of this depth.
-# These options are of an audit in this process, and of one of a server.
+# Options that only an audit in this process has, and options that only the audit of a server has.
 _LOCAL = ("target", "draft", "trees", "dtype", "device", "threads", "compile")
 _LOCAL += ("trust_remote_code", "weights", "exact", "no_weight_cache")
 _REMOTE = ("plain_server", "model")
-# Shares of the time that is left before: for the reference, its rounding, and perplexity.
+# The shares of the remaining time for the reference, its rounding, and perplexity.
 _REFERENCE_SHARE, _ROUNDING_SHARE, _PERPLEXITY_SHARE = 0.4, 0.3, 0.1
-_SHOWN = 20  # The table has at most so many mismatches.
+_SHOWN = 20  # the most mismatches in the table
 _NOTES = (
     (
         "near-tie",
         f"the gap is at most {SAFETY:g} times the measured rounding: another batch size does the same",
     ),
-    ("off", "how far log-probabilities are off: half of them, and the worst, in units of that rounding"),
+    ("off", "the median and the largest error of log-probabilities, in units of that rounding"),
 )
 
 
 @dataclass
 class Audit:
-    """Lets the plain side and every method, by its name, write the same texts, and compares them.
+    """Lets the plain side and every method write the same texts, and compares them.
 
-    Each mode, by its name, has cases with other parameters; `batch_sizes` of them are decoded at once. `temperature` is
-    that of the draws where sampled texts may differ from the plain side's; 0 for none. Where the time did not suffice,
-    `ended` says how far it went, and `missing` names what was left out.
+    `methods` and `modes` have names; the cases of a mode share their kind of parameters, and `batch_sizes` of them are
+    decoded at once. `temperature` is that of the draws, for sampled texts that may differ from the plain side's; 0 for
+    no draws. If the time was too short, `ended` describes the progress, and `missing` lists the omitted parts.
     """
 
     plain: PlainSide
@@ -71,12 +71,12 @@ class Audit:
 
     @property
     def steps(self) -> int:
-        """Return how often `run` reports at most."""
+        """Return the most reports of `run`."""
         return len(self._cases) + 1 + len(self._comparisons) + len(self.methods)
 
     @property
     def _cases(self) -> list[Case]:
-        """Return the cases of all modes in turn, each once."""
+        """Return the cases of all modes, interleaved and without repetitions."""
         rows = zip_longest(*self.modes.values())
         return list(dict.fromkeys(case for row in rows for case in row if case is not None))
 
@@ -92,7 +92,7 @@ class Audit:
     def run(
         self, report: Callable[[str], None] = lambda doing: None, budget: Budget | None = None
     ) -> AuditResult:
-        """Write and compare everything, or as much as there is time for; `report` is called with what is done next."""
+        """Write and compare everything, or as much as the time allows; `report` gets the name of each next part."""
         budget, cases = budget or Budget(inf), self._cases
         texts = self._write_reference(report, budget)
         report("measuring the rounding")
@@ -135,9 +135,9 @@ class Audit:
         return result
 
     def _write_reference(self, report: Callable[[str], None], budget: Budget) -> dict[Case, Text]:
-        """Return the reference's texts, as many as a part of the time lets it write; `modes` has their cases then.
+        """Return the reference's texts, as many as its share of the time allows; `modes` then has only their cases.
 
-        There is one of each mode in any case. Of a text that the time cuts the case asks for no more than is there.
+        Each mode has at least one text. The case of a text that is cut by the time limit is shortened to that text.
         """
         over, begun, texts = budget.part(_REFERENCE_SHARE), dict[Case, Case](), dict[Case, Text]()
         for number, case in enumerate(self._cases):
@@ -155,10 +155,10 @@ class Audit:
 
 
 def audit(options: AuditOptions, console: Console | None = None, errors: Console | None = None) -> bool:
-    """Audit, print the report, and write the files that the options name; return whether the verdict is clean.
+    """Audit, print the report, and write the files that the options name; return True if there is no defect.
 
-    The report goes to `console`, progress to `errors`; standard output and error when left out. UserError if an option,
-    a file, a model or a server cannot be used; before anything is decoded where possible.
+    The report goes to `console`, progress to `errors`; by default to standard output and error. UserError if an option,
+    a file, a model or a server cannot be used; if possible, before anything is decoded.
     """
     _check(options)
     budget = Budget(options.max_minutes)
@@ -194,7 +194,7 @@ def _check(options: AuditOptions) -> None:
     if options.draft is not None and not _needs_draft(options):
         raise UserError("these trees need no draft; leave --draft out, or name another --tree")
     if options.prompts is not None:
-        read_tasks([options.prompts])  # This comes before a target is loaded.
+        read_tasks([options.prompts])  # to find errors before a target is loaded
     check_outputs(options.json)
     if options.html is not None:
         check_output_file(options.html)
@@ -244,7 +244,7 @@ def _needs_draft(options: AuditOptions) -> bool:
 def make_audit_report(
     options: AuditOptions, audit: Audit, result: AuditResult, facts: Sequence[Fact]
 ) -> Report:
-    """Return the report; its `data` is that of --json. People read the texts of tokens where ids were compared."""
+    """Return the report; its `data` is that of --json. It shows the texts of tokens instead of their ids."""
     device, dtype, tokenizer = torch.device("cpu"), torch.float32, None
     if isinstance(audit.plain, ModelSource):
         target = audit.plain.target

@@ -1,4 +1,4 @@
-"""Texts of a server that speaks the completions part of OpenAI's protocol, with and without speculation."""
+"""Texts of a server with OpenAI's completions interface, with and without speculation."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from clover.sampling import SamplingParams
 from clover.serve import LEAST_LOGPROB
 from clover.validation import parse_json
 
-_TOP = 5  # The log-probabilities of each token that are requested.
-_SECONDS = 120.0  # The most for one answer.
-_NO_TIE = 1.0  # A larger gap of log-probabilities is no near-tie, whatever the rounding.
-_LEAST_ERROR = 0.0025  # The least error of log-probabilities that is assumed.
+_TOP = 5  # the number of log-probabilities that are requested for each token
+_SECONDS = 120.0  # the timeout of one answer
+_NO_TIE = 1.0  # A larger gap of log-probabilities is not a near-tie, whatever the rounding.
+_LEAST_ERROR = 0.0025  # the smallest error of log-probabilities that is assumed
 _DRAWS, _DRAWN_TOKENS, _DRAWN_PROMPTS, _DRAWN_TOGETHER = 200, 6, 4, 8
 
 
 def server_params(temperature: float) -> list[SamplingParams]:
-    """Return the parameters of sampled texts, in turn; every server of this kind knows them."""
+    """Return the parameters that sampled texts use in turn; every server of this kind supports them."""
     hot = SamplingParams(temperature=temperature)
     return [hot, replace(hot, top_p=0.9), replace(hot, frequency_penalty=0.5)]
 
@@ -36,8 +36,8 @@ def server_params(temperature: float) -> list[SamplingParams]:
 class Endpoint:
     """One server, plain or speculative: a source of texts.
 
-    `speculation` is the request field of this name, if not None; a server has to say that it drafts where it is True.
-    `exact` says that equal seeds give equal texts with and without speculation.
+    `speculation` is the request field of this name, unless it is None; if it is True, the server must report that it
+    drafts. `exact` is True if equal seeds give equal texts with and without speculation.
     """
 
     url: str
@@ -46,11 +46,11 @@ class Endpoint:
     speculation: bool | None = None
     exact: bool = False
     equal = False  # Greedy texts need not be equal.
-    goes_on = False  # Its tokens are strings, which may become others in a prompt.
+    goes_on = False  # Its tokens are strings, which may become other tokens in a prompt.
     client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=_SECONDS), compare=False)
 
     def named(self) -> Endpoint:
-        """Return the same with the server's model; UserError if it cannot be reached or has none."""
+        """Return a copy with the server's model; UserError if the server cannot be reached or has no model."""
         models = None if self.model else self._fetch("models").get("data")
         try:
             return replace(self, model=self.model or str(models[0]["id"]))  # type: ignore[index]
@@ -58,7 +58,7 @@ class Endpoint:
             raise UserError(f"{self.url}: the server lists no model; name one with --model") from error
 
     def write(self, cases: Sequence[Case], together: int, enough: Enough = never) -> list[Text]:
-        """Return the answers to completions requests; UserError if one is refused or is no completion.
+        """Return the answers to completions requests; UserError if a request is refused or an answer is invalid.
 
         Once `enough` returns True, no more requests are sent.
         """
@@ -77,7 +77,9 @@ class Endpoint:
                     acceptance = answer.get("speculative_decoding")
                     drafted |= bool(acceptance) and acceptance["draft_acceptance_rate"] is not None
                 except (LookupError, TypeError, ValueError, AttributeError) as error:
-                    raise UserError(f"{self.url}: the answer is no completion: {one_line(error)}") from error
+                    raise UserError(
+                        f"{self.url}: the answer is not a completion: {one_line(error)}"
+                    ) from error
         if self.speculation and not drafted and not any(text.cut for text in texts):
             raise UserError(
                 f'{self.url} does not say that it drafts, so it may not know the field "speculation"; '
@@ -100,7 +102,7 @@ class Endpoint:
         return _LEAST_ERROR
 
     def gap(self, case: Case, plain: Text, at: int, token: Token) -> float | None:
-        """Return how far two log-probabilities are apart, inf if one is not shown; None for sampled texts: unknown."""
+        """Return the distance of two log-probabilities, inf if one is missing; None (unknown) for sampled texts."""
         if not case.params.greedy:
             return None
         if not plain.logprobs:
@@ -119,7 +121,7 @@ class Endpoint:
     ) -> tuple[dict[str, float], list[str]]:
         """Return p-values that the sampled tokens of both sides come from one distribution; no defects in words.
 
-        A prompt whose texts the time cuts counts nothing.
+        A prompt does not count if its texts are cut by the time limit.
         """
         p_values = {}
         for case in list(dict.fromkeys(cases))[:_DRAWN_PROMPTS]:
@@ -144,7 +146,7 @@ class Endpoint:
             response = self.client.request("POST" if body else "GET", url, json=body, headers=headers)
         except httpx.UnsupportedProtocol as error:
             raise UserError(
-                f"{self.url!r} is no address of a server; it begins with http:// or https://"
+                f"{self.url!r} is not the address of a server; it must begin with http:// or https://"
             ) from error
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise UserError(f"{self.url} cannot be reached: {one_line(error)}") from error
@@ -153,7 +155,7 @@ class Endpoint:
             raise UserError(f"{self.url} refuses with {response.status_code}: {reason}")
         answer = parse_json(response.text, self.url)
         if not isinstance(answer, dict):
-            raise UserError(f"{self.url}: the answer is no JSON object")
+            raise UserError(f"{self.url}: the answer is not a JSON object")
         return answer
 
 

@@ -1,4 +1,4 @@
-"""The texts that an audit compares: what is to be written, and how an engine writes it."""
+"""The texts that an audit compares, and the engine as a source of them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from clover.measure.budget import Enough, never
 from clover.metrics import Acceptance
 from clover.sampling import SamplingParams
 
-Token = Any  # The id of a token, or the text that a server returns for it.
-ENDED = -1  # It stands for a token where a text has ended.
-TOP = 20  # An engine returns the log-probabilities of so many tokens.
+Token = Any  # the id of a token, or the text that a server returns for it
+ENDED = -1  # the place of a token after the end of a text
+TOP = 20  # the number of tokens whose log-probabilities an engine returns
 _DEFAULT = SamplingParams()
 
 
@@ -25,20 +25,20 @@ _DEFAULT = SamplingParams()
 class Case:
     """One text to be written."""
 
-    number: int  # The number of its prompt, from 1.
-    prompt: Any  # Token ids, or a string for a server.
+    number: int  # the number of its prompt, from 1
+    prompt: Any  # token ids, or a string for a server
     new_tokens: int
     params: SamplingParams = _DEFAULT
-    start: tuple[Token, ...] = ()  # The text goes on after these new tokens.
-    drawn: bool = False  # one of many draws, of `new_tokens` tokens in any case, without log-probabilities
+    start: tuple[Token, ...] = ()  # new tokens after which the text continues
+    drawn: bool = False  # one of many draws of exactly `new_tokens` tokens, without log-probabilities
 
 
 @dataclass(frozen=True)
 class Text:
     """The new tokens of one text.
 
-    `logprobs` has for each token the log-probabilities of it and of the most probable ones; it is empty where the
-    source returns none. `cut` says that the time was over before its end.
+    `logprobs` has for each token its log-probability and those of the most probable tokens; it is empty if the source
+    returns none. `cut` is True if the time was over before the end of the text.
     """
 
     tokens: tuple[Token, ...]
@@ -47,12 +47,12 @@ class Text:
     cut: bool = False
 
     def after(self, at: int, count: int | None = None) -> Text:
-        """Return what follows the first `at` tokens, or the first `count` tokens of it."""
+        """Return the text after the first `at` tokens, or only `count` tokens of it."""
         part = slice(at, None if count is None else at + count)
         return Text(self.tokens[part], self.logprobs[part])
 
 
-# Of a source: cases, how many are decoded at once, and what is asked after each step whether the time is over.
+# The `write` of a source, from cases, the number decoded at once, and a function that returns True when time is over.
 Write = Callable[[Sequence[Case], int, Enough], list[Text]]
 
 
@@ -64,7 +64,7 @@ class EngineSource:
 
     @property
     def exact(self) -> bool:
-        """Return whether equal seeds give the sampled texts of plain decoding: False for drawn trees."""
+        """Return True if equal seeds give the sampled texts of plain decoding; False for drawn trees."""
         return self.engine.tree.exact
 
     def write(self, cases: Sequence[Case], together: int, enough: Enough = never) -> list[Text]:
@@ -99,9 +99,9 @@ def _text(events: Sequence[StepEvent]) -> Text:
 def make_modes(
     prompts: Sequence[Any], new_tokens: int, sampled: Sequence[SamplingParams], size: int
 ) -> dict[str, list[Case]]:
-    """Return the cases of each mode: all prompts greedily; then with each of `sampled` in turn, and seeds.
+    """Return the cases of each mode: all prompts greedily; then each with one of `sampled` in turn, and a seed.
 
-    Few prompts are repeated, so that `size` texts run together and no parameters are left out.
+    If there are few prompts, they are repeated, so that `size` texts run together and all parameters are used.
     """
     modes = {"greedy": [_DEFAULT]} | ({f"mixed, T = {sampled[0].temperature:g}": sampled} if sampled else {})
     found = {}
@@ -127,16 +127,16 @@ def mixed_params(temperature: float, vocab_size: int) -> list[SamplingParams]:
 
 
 def first_difference(plain: Text, text: Text) -> tuple[int, Token, Token] | None:
-    """Return the first place where two texts differ, and the tokens there, ENDED for none; None if they are equal."""
+    """Return the first difference of two texts: its place and both tokens, ENDED for none. None if they are equal."""
     rows = enumerate(zip_longest(plain.tokens, text.tokens, fillvalue=ENDED))
     return next(((at, one, other) for at, (one, other) in rows if one != other), None)
 
 
 def logprob_errors(plain: Text, text: Text) -> Iterator[float]:
-    """Yield the error of the log-probabilities at each place, up to where the texts differ; NaN if one is not finite.
+    """Yield the error of the log-probabilities at each place, up to the first difference; NaN if one is not finite.
 
-    It is the root mean square difference over the tokens that both name. Tokens that are half a character are left out,
-    since a server calls those of other ids the same.
+    It is the root mean square difference over the tokens that both texts have. Tokens of half a character are left out,
+    because a server returns the same text for several of them.
     """
     rows = zip(plain.tokens, text.tokens, plain.logprobs, text.logprobs, strict=False)
     for token, own, expected, found in rows:

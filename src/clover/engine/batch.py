@@ -30,8 +30,7 @@ class Batch:
         sampler: chooses the sequences' tokens; unused while there are no sequences.
         root: Long [B, 1], the newest token of each text. It has been emitted, but neither model has run it; it becomes
             the root of the next tree.
-        uncommitted: positions that the target has run and the draft has not committed, oldest first; empty without a
-            draft.
+        uncommitted: positions that the draft has not committed yet, oldest first; empty without a draft.
         committed_backlog: older positions that the draft committed in this step, for the policy: they make the step
             slow. The scheduler sets it to 0 before each step.
     """
