@@ -1,4 +1,4 @@
-"""The Python front door: `clover.load(...)`, then `.generate`, `.stream` and `.chat`.
+"""The Python interface: `clover.load(...)`, then `.generate`, `.stream` and `.chat`.
 
 >>> import clover
 >>> model = clover.load()                                        # doctest: +SKIP
@@ -48,30 +48,30 @@ def load(
     """Load a target and its draft.
 
     Args:
-        target: directory, hub name, or a loaded target; the embedded one when left out.
-        draft: directory, hub name, or the name of a draft of a package; when left out, the embedded target's, or what
-            an installed package has for this target. "plain" does not load it; another tree that needs none refuses it.
-        tree: what drafts, by a name that `clover.drafting.parse_tree` reads, or as an object of `clover.drafting`.
-            "auto" chooses between trees, and none, while it runs; "plain" decodes with the target alone, "lookup"
-            copies from the text without a draft, "own" is the draft's own tree; "clover2", "chain:5", … are always
-            grown. In float32 the text is the same.
-        dtype: "float32", "bfloat16", …; float32 on a CPU and bfloat16 on a GPU when left out. A loaded target keeps its
-            own, and its device.
-        device: "cpu", "cuda", …; a GPU when there is one.
-        trust_remote_code: run model code that the hub delivers.
-        compile: let `torch.compile` compile the decoding steps, or name another of its backends. The first steps
-            then take a minute or more.
+        target: directory, hub name, or a loaded target; by default the embedded one.
+        draft: directory, hub name, or name of a packaged draft; by default that of the embedded target, or of an
+            installed package for this target. "plain" does not load it; other trees without a draft refuse it.
+        tree: a name that `clover.drafting.parse_tree` reads, or an object of `clover.drafting`. "auto" chooses among
+            trees and plain decoding while it runs; "plain" decodes without drafting, "lookup" copies from the text
+            without a draft, "own" is the draft's own tree; "clover2", "chain:5", … are fixed. In float32 the text is
+            the same for all.
+        dtype: "float32", "bfloat16", …; by default float32 on a CPU and bfloat16 on a GPU. A loaded target keeps its
+            dtype and device.
+        device: "cpu", "cuda", …; by default a GPU if there is one.
+        trust_remote_code: run model code from the hub.
+        compile: compile the decoding steps with `torch.compile`, or with the named backend. The first steps then take
+            a minute or more.
         weights: "int8" rounds weights and inputs of the target's linear layers, on a CPU; the dtype is then bfloat16.
-        weight_cache: keep weights that must be converted in the user's cache, and map them from then on.
-        exact: let texts be equal to the last bit however they are decoded, on a CPU (docs/lossless.md).
+        weight_cache: store converted weights in the user's cache, and map them at the next start.
+        exact: make texts equal to the last bit for every way of decoding, on a CPU (docs/lossless.md).
 
-    Raises UserError if something cannot be loaded, or does not fit together.
+    Raises UserError if a model cannot be loaded, or if the arguments contradict each other.
     """
     tree, embedded, name = parse_tree(tree), target is None, ""
     if target is None or isinstance(target, (str, os.PathLike)):
         name = os.fspath(target or assets.TARGET)
         if tree.needs_draft and draft is None and not embedded:
-            packaged.check_has_draft(name)  # before loading, which may last
+            packaged.check_has_draft(name)  # before loading, which may take long
         target = TargetModel.load(name, dtype, device, trust_remote_code, weights, weight_cache, exact)
     elif exact or any(given is not None for given in (dtype, device, weights)):
         raise UserError("the target is loaded; leave dtype, device, weights and exact out")
@@ -89,10 +89,10 @@ def make_engine(
     compile: bool | str = False,
     place: str | os.PathLike[str] | None = None,
 ) -> Engine:
-    """Make an engine; the draft is a directory or hub name, or bound to the target. None for a tree that needs none.
+    """Make an engine. The draft is a directory, a hub name, or bound to the target; None for a tree without a draft.
 
-    `place` is where a bound draft was loaded from: its tuning is there. Raises UserError if the draft cannot be loaded,
-    its tuning is damaged, or the tree is deeper than it goes.
+    `place` is the source of a bound draft, which may have its tuning. Raises UserError if the draft cannot be loaded,
+    its tuning is damaged, or the tree is deeper than the draft allows.
     """
     tree = parse_tree(tree)
     if not isinstance(draft, DraftModel):
@@ -103,7 +103,7 @@ def make_engine(
 
 
 def find_tuning(draft: str | os.PathLike[str], target: TargetWeights) -> Tuning | None:
-    """Return what `clover tune` saved with a draft for a target that runs so; None if nothing.
+    """Return the tuning that `clover tune` saved with a draft for a target that runs in this way; None without.
 
     Raises UserError if the file is damaged.
     """
@@ -117,7 +117,7 @@ class Clover:
     def __init__(self, engine: Engine):
         self.engine = engine
         self.target = engine.target
-        self._formats: dict[bool, ChatFormat | None] = {}  # of answers with and without calls
+        self._formats: dict[bool, ChatFormat | None] = {}  # for answers with and without calls
         self._grammars: Grammars | None = None  # made for the first grammar
 
     @overload
@@ -141,20 +141,20 @@ class Clover:
         Args:
             prompts: a string, a list of token ids or a conversation (a list of messages); or a list of these.
             max_new_tokens: most tokens to generate per prompt.
-            stop: one string before which a text ends, or several.
-            ignore_eos: go on after end-of-sequence tokens.
-            batch_size: prompts that run together; one that has finished makes room for the next.
-            sampling: fields of `clover.SamplingParams`, where each is described: temperature (0, greedy, when left
-                out), top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, logit_bias,
-                banned_tokens, process and seed. Prompt number i is sampled with `seed + i`. And `grammar`, that each
-                text follows, see `request`; and `chat_template_kwargs`, see `encode`.
+            stop: one string or several; a text ends before the first of them.
+            ignore_eos: continue after end-of-sequence tokens.
+            batch_size: prompts that run together; the next one starts when another has finished.
+            sampling: fields of `clover.SamplingParams`, which describes them: temperature (by default 0, greedy),
+                top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty, logit_bias, banned_tokens,
+                process and seed. Prompt number i is sampled with `seed + i`. Also `grammar`, which each text follows
+                (see `request`), and `chat_template_kwargs` (see `encode`).
 
         Returns:
             One Generation for one prompt; for a list of prompts a list in their order.
 
         Raises:
             UserError: before anything is generated, if a prompt or an option cannot be used.
-            GenerationError: after all prompts have run, if a text broke off, because its next token cannot be chosen;
+            GenerationError: after all prompts have run, if a text ended early because its next token cannot be chosen;
                 its `results` are all texts.
         """
         several = isinstance(prompts, Sequence) and not isinstance(prompts, str)
@@ -177,7 +177,7 @@ class Clover:
         return results[0] if single else results
 
     def _parted(self, prompt: Prompt, request: Request, generation: Generation) -> Generation:
-        """Return what was generated with reasoning and words apart, where it answers a conversation."""
+        """Return a generation with reasoning and words separated if it answers a conversation."""
         self._warn(prompt, request, generation)
         reply = self.new_reply(prompt, request.prompt)
         if reply is None:
@@ -193,7 +193,7 @@ class Clover:
 
         Args:
             prompt: a string, a list of token ids or a list of messages; the reasoning of an answer is left out.
-            options: those of `generate` but `batch_size`: max_new_tokens, stop, ignore_eos, and sampling parameters.
+            options: those of `generate` except `batch_size`: max_new_tokens, stop, ignore_eos, sampling parameters.
         """
         request = self.request(prompt, **options)
         reply = self.new_reply(prompt, request.prompt)
@@ -205,7 +205,7 @@ class Clover:
                 yield text
 
     def _warn(self, prompt: Prompt, request: Request, generation: Generation) -> None:
-        """Warn of special tokens amid the answer to a conversation."""
+        """Warn of special tokens within the answer to a conversation."""
         if request.eos != () and not isinstance(prompt, str) and _is_list_of(Mapping, prompt):
             warn_of_marks(self.target.tokenizer, request.hidden, generation.tokens)
 
@@ -214,7 +214,7 @@ class Clover:
 
         Args:
             tools: functions that the model may call, in the form of OpenAI's interface.
-            options: those of `generate` but `batch_size`: max_new_tokens, stop, ignore_eos, and sampling parameters.
+            options: those of `generate` except `batch_size`: max_new_tokens, stop, ignore_eos, sampling parameters.
                 Turn number i is sampled with `seed + i`.
         """
         return Conversation(self, tools, options)
@@ -235,7 +235,7 @@ class Clover:
         """Return an engine request for a prompt; options as for `generate`, `sequence` is added to the seed.
 
         `tools` and `chat_template_kwargs` belong to a conversation, see `encode`. `grammar` is a JSON schema, or a text
-        that `clover.grammar.read_grammar` reads; only its tokens are written, and an end-of-sequence token after it.
+        that `clover.grammar.read_grammar` reads; the text follows it and ends with an end-of-sequence token.
         """
         params = SamplingParams(**sampling)
         params = replace(params, seed=params.seed + sequence)
@@ -245,7 +245,7 @@ class Clover:
         format = self.find_format(prompt, tools)
         if grammar is not None:
             if ignore_eos:
-                raise UserError("ignore_eos does not go with a grammar, whose texts end")
+                raise UserError("ignore_eos cannot be combined with a grammar, whose texts end")
             check_grammar_fits(self.new_reply(prompt, tokens, tools), bool(tools))
             params = self.follow(grammar, params)
         return Request(
@@ -255,20 +255,20 @@ class Clover:
     def follow(self, grammar: GrammarSpec, params: SamplingParams) -> SamplingParams:
         """Return the parameters of a text that follows a grammar.
 
-        Raises UserError if the grammar cannot be used, or does not go with the other parameters.
+        Raises UserError if the grammar cannot be used, or not together with the other parameters.
         """
         if params.process is not None or params.banned_tokens:
             raise UserError(
-                "a grammar does not go with tokens that are excluded: they may be all that it allows"
+                "a grammar cannot be combined with excluded tokens: they may be the only ones that it allows"
             )
         if self._grammars is None:
             self._grammars = Grammars(self.target)
         return replace(params, grammar=self._grammars.start(grammar))
 
     def find_format(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] = ()) -> ChatFormat | None:
-        """Return how the answer to a prompt is parted; None where it is words alone.
+        """Return the format of the answer to a prompt; None if the answer is only words.
 
-        Raises UserError if the target cannot chat, or cannot call tools and some are offered.
+        Raises UserError if the target cannot chat, or if tools are offered and it cannot call tools.
         """
         tokenizer: Any = self.target.tokenizer
         if (
@@ -285,7 +285,7 @@ class Clover:
     def new_reply(
         self, prompt: Prompt, tokens: Sequence[int], tools: Sequence[Mapping[str, Any]] = ()
     ) -> ReplyParser | None:
-        """Return a parser for the answer to a prompt, encoded as `tokens`; None where it is words alone."""
+        """Return a parser for the answer to a prompt, encoded as `tokens`; None if the answer is only words."""
         format = self.find_format(prompt, tools)
         if format is None:
             return None
@@ -297,18 +297,18 @@ class Clover:
         tools: Sequence[Mapping[str, Any]] = (),
         chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Return the token ids of a prompt: a string, token ids (returned as they are), or a list of messages.
+        """Return the token ids of a prompt: a string, token ids (returned unchanged), or a list of messages.
 
-        Messages may have what OpenAI's interface has: calls, results of tools, `reasoning_content`. `tools` are offered
-        to the model, in the form of that interface. `chat_template_kwargs` are further variables of the template,
-        such as `enable_thinking`; a name that it does not read is an error.
+        Messages have the form of OpenAI's interface: with calls, results of tools, `reasoning_content`. `tools` are
+        offered to the model, in the form of that interface. `chat_template_kwargs` are further variables of the
+        template, such as `enable_thinking`; a name that the template does not use is an error.
         """
         if chat_template_kwargs and not (not isinstance(prompt, str) and _is_list_of(Mapping, prompt)):
             raise UserError("chat_template_kwargs belong to a list of messages")
         if not isinstance(prompt, str) and _is_list_of(int, prompt):
             return list(prompt)  # type: ignore[arg-type]
         if not isinstance(prompt, str) and not _is_list_of(Mapping, prompt):
-            raise UserError("a prompt is a string, a list of token ids or a list of messages; this is none")
+            raise UserError("the prompt must be a string, a list of token ids or a list of messages")
         tokenizer: Any = self.target.require_tokenizer()
         if isinstance(prompt, str):
             return encode_text(tokenizer, prompt)
@@ -319,11 +319,11 @@ class Clover:
 
 
 def check_grammar_fits(reply: ReplyParser | None, tools: bool) -> None:
-    """Raise UserError if an answer, which `reply` reads, cannot follow a grammar from its first token on."""
+    """Raise UserError if an answer, parsed by `reply`, cannot follow a grammar from its first token on."""
     if tools:
-        raise UserError("a grammar does not go with tools, whose calls it would exclude")
+        raise UserError("a grammar cannot be combined with tools, because it would exclude their calls")
     if reply is not None and (reply.feed("{}") + reply.finish()).content != "{}":
-        raise UserError("a grammar does not go with this model, whose answers begin with reasoning")
+        raise UserError("a grammar cannot be used with this model, because its answers begin with reasoning")
 
 
 def _is_list_of(kind: type, values: Any) -> bool:
@@ -332,7 +332,7 @@ def _is_list_of(kind: type, values: Any) -> bool:
 
 
 def _read(reply: ReplyParser | None, event: StepEvent) -> Delta:
-    """Return what the text of an event adds to an answer."""
+    """Return the parts that the text of an event adds to an answer."""
     if reply is None:
         return Delta(event.text)
     delta = reply.feed(event.text)
@@ -340,10 +340,10 @@ def _read(reply: ReplyParser | None, event: StepEvent) -> Delta:
 
 
 class Conversation:
-    """Turns of one chat; what earlier turns left in the cache is not run again.
+    """Turns of one chat; a turn reuses the cache of earlier turns.
 
     Attributes:
-        messages: all that was said, in the form of OpenAI's interface.
+        messages: all messages so far, in the form of OpenAI's interface.
         last: the last answer as the engine wrote it.
     """
 
@@ -357,13 +357,13 @@ class Conversation:
     def say(self, text: str) -> Iterator[str]:
         """Add a user message and yield the words of the answer as they become certain.
 
-        When the consumer stops early, the text so far is the answer; a question that cannot be answered is not kept.
+        If the consumer stops early, the text so far is the answer; a question that cannot be answered is not kept.
         """
         for delta in self.reply({"role": "user", "content": text}):
             yield delta.content
 
     def reply(self, *said: Message) -> Iterator[Delta]:
-        """Add messages, a question or the results of calls, and yield the parts of the answer, as `say` does."""
+        """Add messages (a question or the results of calls), and yield the parts of the answer, as `say` does."""
         messages, turn = [*self.messages, *said], sum(one["role"] == "assistant" for one in self.messages)
         request = self.model.request(messages, sequence=turn, tools=self.tools, **self.options)
         self._asked = request = replace(request, keep=True)
@@ -382,7 +382,7 @@ class Conversation:
                 self.messages = [*messages, answer.message(len(messages))]
 
     def again_plainly(self) -> Generation:
-        """Write the last answer again without drafting, to see how long that takes; nothing of it is kept."""
+        """Write the last answer again without drafting, to measure the time; the result is not kept."""
         assert self._asked is not None, "there is no answer"
         plain = replace(self._asked, plain=True, keep=False)
         *_, end = self.model.engine.run([plain], store=self._store)

@@ -1,4 +1,4 @@
-"""The one kind of error that a user, and not the program, can put right, and what earlier versions had."""
+"""The errors that a user can fix, and the replacements of removed commands and arguments."""
 
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -9,19 +9,19 @@ _Result = TypeVar("_Result")
 
 
 class UserError(ValueError):
-    """Raised for something from the user that cannot be used.
+    """Raised for unusable input of the user: options, files, models or texts.
 
-    The message is one line: what is wrong, then what to do about it. The command line prints it after
-    ``clover: error:`` and exits with code 2.
+    The message is one line: the problem, then the remedy. The command line prints it after ``clover: error:`` and exits
+    with code 2.
     """
 
 
 class GenerationError(UserError):
-    """Raised by `generate` after all prompts have run, if the text of one of them could not be written to its end.
+    """Raised by `generate` after all prompts have run, if at least one text ended with an error.
 
     Attributes:
-        results: one `Generation` for each prompt, in their order. Of a text that broke off, `finish_reason` is "error",
-            `error` says why, and text and tokens are those before it; the others are whole.
+        results: one `Generation` for each prompt, in their order. A text that ended with an error has the
+            `finish_reason` "error", the reason in `error`, and the text and tokens before it; the others are whole.
     """
 
     def __init__(self, message: str, results: Sequence[Any]):
@@ -30,20 +30,20 @@ class GenerationError(UserError):
 
 
 def one_line(error: BaseException) -> str:
-    """Return the start of an error's message, on one line."""
+    """Return an error's message on one line, at most 300 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else text[:297] + "..."
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether there was no memory, on the host or a GPU."""
-    # The error is known by name and text, because naming PyTorch's class would import PyTorch.
+    """Return True if the error is a lack of memory, on the host or a GPU."""
+    # The error is recognised by name and text, because using PyTorch's class would import PyTorch.
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return named or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
 
 
-# Earlier versions had these commands, options and arguments. A line says what replaces each. An option is named
-# with its command or, where every command had it, alone; an argument with its function.
+# Commands, options and arguments of earlier versions, each with its replacement. An option is named with its command,
+# or alone if every command had it; an argument is named with its function.
 REMOVED = {
     "compare": "clover compare is gone; run python -m experiments.compare in a clone of the repository",
     "recipe": "clover recipe is gone; use clover write and clover train, or in a clone python -m experiments.recipes",
@@ -63,7 +63,7 @@ REMOVED = {
 def answers_removed_arguments(
     function: Callable[_Parameters, _Result],
 ) -> Callable[_Parameters, _Result]:
-    """Let a function raise UserError with the line of `REMOVED` for an argument of earlier versions."""
+    """Make a function raise UserError with the line of `REMOVED` for an argument of earlier versions."""
     words = function.__qualname__.removesuffix(".__init__")
 
     @wraps(function)

@@ -16,9 +16,9 @@ from filelock import FileLock, Timeout
 
 from clover.errors import UserError
 
-LOCK = ".lock"  # The lock is in the directory that a process works in.
-_PARTIAL = ".*.partial"  # names of what is being written
-MAX_BYTES = 16 * 2**20  # of a file that is read as a whole, unless the caller says otherwise
+LOCK = ".lock"  # the name of the lock in the directory of a running process
+_PARTIAL = ".*.partial"  # the names of half-written files
+MAX_BYTES = 16 * 2**20  # the default limit for a file that is read as a whole
 
 _EXPLAINED = {
     errno.ENOSPC: "the disk is full; free some space and try again",
@@ -33,14 +33,14 @@ _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 def output_directory(path: str | os.PathLike[str], overwrite: bool = False) -> Iterator[Path]:
     """Yield a temporary directory beside `path`, which is renamed to it if the block succeeds.
 
-    With `overwrite`, the files in `path` stay until the new ones are whole. A link to a directory stays, and the
-    directory is written. UserError as `check_output_directory` says, or if the directory cannot be written.
+    With `overwrite`, the files in `path` stay until the new ones are whole. If `path` is a link, the link stays and its
+    directory is replaced. UserError as in `check_output_directory`, or if the directory cannot be written.
     """
     final = _resolve_link(path)
     check_output_directory(final, overwrite)
     temporary = _hidden_sibling(final, "partial")
     with raise_on_write_error(final):
-        shutil.rmtree(temporary, ignore_errors=True)  # A killed process may have had this one's number.
+        shutil.rmtree(temporary, ignore_errors=True)  # left by a killed process with the same number
         temporary.mkdir(parents=True)
     try:
         with raise_on_write_error(final, _DISK):
@@ -54,7 +54,7 @@ def output_directory(path: str | os.PathLike[str], overwrite: bool = False) -> I
 
 
 def _make_readable(folder: Path) -> None:
-    """Give files the usual permissions: safetensors 0.8 writes them for their owner alone."""
+    """Give files the usual permissions, because safetensors 0.8 makes them readable only for their owner."""
     mode = folder.stat().st_mode & 0o666
     for file in folder.rglob("*"):
         if file.is_file():
@@ -65,7 +65,7 @@ def _make_readable(folder: Path) -> None:
 def output_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary file beside `path`, empty at first, which is renamed to it if the block succeeds.
 
-    A link stays, and its file is written. UserError for what is no file, such as a device.
+    If `path` is a link, the link stays and its file is replaced. UserError if it is not a file, but such as a device.
     """
     final = Path(os.path.realpath(path))
     _check_regular(final)
@@ -73,7 +73,7 @@ def output_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     with raise_on_write_error(final):
         try:
             final.parent.mkdir(parents=True, exist_ok=True)
-            temporary.unlink(missing_ok=True)  # of a killed process that had this one's number
+            temporary.unlink(missing_ok=True)  # left by a killed process with the same number
             temporary.touch(exist_ok=False)
             mode = temporary.stat().st_mode & 0o666
             yield temporary
@@ -84,10 +84,10 @@ def output_file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def check_output_directory(path: str | os.PathLike[str], overwrite: bool = False) -> None:
-    """Raise before the work what `output_directory` would raise after it.
+    """Raise, before the work, the errors that `output_directory` would raise after it.
 
-    UserError if `path` is a file, a mount point or the current directory or above it, stands where nothing can be
-    written, or has files in it and `overwrite` is off; what a killed process leaves is not counted.
+    UserError if `path` is a file, a mount point, the current directory or one above it, or cannot be written, or if it
+    has files and `overwrite` is off; files left by a killed process do not count.
     """
     path = _resolve_link(path)
     if Path.cwd().is_relative_to(path.resolve()):
@@ -111,13 +111,13 @@ def _resolve_link(path: str | os.PathLike[str]) -> Path:
 
 
 def append_to_name(path: Path, ending: str) -> Path:
-    """Return the path whose name has `ending` appended, also where `path` is "." or ends with ".."."""
+    """Return the path whose name has `ending` appended, even if `path` is "." or ends with ".."."""
     named = path if path.name not in ("", "..") else Path(os.path.abspath(path))
     return named.with_name(named.name + ending)
 
 
 def check_output_file(path: Path) -> None:
-    """Make the file's directory; UserError if `path` is a directory, or cannot be written."""
+    """Make the directory of the file `path`; UserError if `path` is a directory or cannot be written."""
     if path.is_dir():
         raise UserError(f"{path} is a directory; give the name of a file")
     _check_regular(path)
@@ -136,7 +136,7 @@ def _check_regular(path: Path) -> None:
 def locked_directory(path: Path) -> Iterator[None]:
     """Create a directory and lock it for this process; UserError while another process works in it.
 
-    What killed processes have left half-written in it is removed, and at the end the directory if it is empty.
+    Half-written files of killed processes are removed, and at the end the directory itself if it is empty.
     """
     try:
         with _locked(
@@ -155,7 +155,7 @@ def locked_directory(path: Path) -> Iterator[None]:
 
 @contextmanager
 def locked_file(path: Path) -> Iterator[None]:
-    """Lock `path` (which need not exist) through a lock file in its directory; UserError while another process does."""
+    """Lock `path` (which need not exist) by a lock file in its directory; UserError while another process holds it."""
     lock = path.with_name(f".{path.name}{LOCK}")
     with _locked(lock, f"another process writes {path}; wait for it, or choose another output"):
         yield
@@ -180,7 +180,7 @@ def _locked(lock: Path, refusal: str) -> Iterator[None]:
 
 @contextmanager
 def raise_on_write_error(path: str | os.PathLike[str], codes: Collection[int] = ()) -> Iterator[None]:
-    """Raise UserError if the block fails to write `path` (full disk, …); with `codes` (of `errno`), for those alone."""
+    """Raise UserError if the block fails to write `path` (full disk, …); with `codes` (of `errno`) only for these."""
     try:
         yield
     except Exception as error:
@@ -191,18 +191,18 @@ def raise_on_write_error(path: str | os.PathLike[str], codes: Collection[int] = 
 
 
 def explain(code: int | None) -> str:
-    """Say in a few words what an `errno` value means for the user; None is an input/output error."""
+    """Return a short explanation of an `errno` value for the user; None is an input/output error."""
     code = code or errno.EIO
     return _EXPLAINED.get(code) or os.strerror(code).lower()
 
 
 def write_json(path: str | os.PathLike[str], obj: Any) -> None:
-    """Write `obj` as indented JSON; for the rest see `write_text`."""
+    """Write `obj` as indented JSON, as `write_text` does."""
     write_text(path, json.dumps(obj, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write a UTF-8 text file; `path` is the old file or the whole new one at any time; UserError if it cannot."""
+    """Write a UTF-8 text file; at any time `path` is the old file or the whole new one. UserError if writing fails."""
     with output_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
@@ -221,12 +221,12 @@ def append_lines(path: Path, objects: Iterable[Any]) -> None:
 def open_to_read(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """Open a file to read its bytes in the block.
 
-    UserError if it cannot be read, or is a named pipe, which would be waited for until somebody writes. The pipes of a
-    shell, such as /dev/stdin and <(command), have no name of their own, and are read.
+    UserError if it cannot be read, or if it is a named pipe, because reading would wait until another process writes.
+    The pipes of a shell, such as /dev/stdin and <(command), are not named pipes, and are read.
     """
     name = os.fspath(path)
     if "\0" in name:
-        raise UserError(f"cannot read {name!r}: a name of a file has no zero byte")
+        raise UserError(f"cannot read {name!r}: the name of a file must not contain a zero byte")
     if Path(path).is_fifo() and Path(os.path.realpath(path)).is_fifo():
         raise UserError(f"cannot read {name}: it is a named pipe; put a file in its place")
     try:
@@ -245,7 +245,7 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
     with open_to_read(path) as file:
         content = file.read(max_bytes + 1)
     if len(content) > max_bytes:
-        raise UserError(f"{name} is larger than {max_bytes / 2**20:g} MiB; that is too large for what it is")
+        raise UserError(f"{name} is larger than {max_bytes / 2**20:g} MiB, the limit for a file of this kind")
     return decode_utf8(content, name)
 
 
@@ -258,7 +258,7 @@ def decode_utf8(content: bytes, source: str) -> str:
 
 
 def check_characters(text: str, source: str) -> None:
-    """Raise UserError, which names `source`, for a text with half a character (a lone surrogate): it has no UTF-8."""
+    """Raise UserError, which names `source`, for a text with a lone surrogate, because UTF-8 cannot encode it."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -275,7 +275,7 @@ def checksum(path: Path) -> str:
 
 
 def _errno_in_text(error: Exception) -> int | None:
-    """Return the `errno` value that safetensors writes into the text of its own errors; None if there is none."""
+    """Return the `errno` value in the text of safetensors' own errors; None if there is none."""
     found = re.search(r"\(os error (\d+)\)", str(error))
     return int(found[1]) if found else None
 

@@ -1,8 +1,8 @@
 """Texts that follow a grammar: a JSON schema, a regular expression, or a grammar in the form of Lark.
 
-The library llguidance says which tokens may follow a text (`pip install llguidance`, the extra `grammar`). All others
-get the logit -inf, at every node of a drafted tree by the text that leads to it. So a tree is verified under the
-grammar exactly as plain decoding is. The draft proposes under the same states (`clover.drafting.guide`).
+The library llguidance decides which tokens may follow a text (`pip install llguidance`, the extra `grammar`). All other
+tokens get the logit -inf, at every node of a drafted tree according to the node's path. So grammars act on trees
+exactly as on plain decoding. The draft proposes tokens under the same states (`clover.drafting.guide`).
 
 Shapes: V vocabulary.
 """
@@ -25,7 +25,7 @@ from clover.target import Target
 from clover.validation import parse_json
 
 GrammarSpec = str | Mapping[str, Any]
-# Between the parts of JSON: one blank, or a new line and its indentation. Small models else write blanks for ever.
+# Between the parts of JSON: one blank, or a new line with indentation. Otherwise small models write endless blanks.
 _JSON: Any = {"whitespace_pattern": r" |\n( {0,16}|\t{0,4})"}
 _FORMS = "a grammar is json, a JSON schema, FILE.json with one, regex:EXPRESSION, lark:GRAMMAR, or FILE.lark with one"
 
@@ -33,7 +33,7 @@ _FORMS = "a grammar is json, a JSON schema, FILE.json with one, regex:EXPRESSION
 def read_grammar(spec: GrammarSpec) -> tuple[str, Any]:
     """Return the kind of a grammar, "json", "regex" or "lark", and its JSON schema, expression or grammar.
 
-    A mapping is a JSON schema. UserError if the text is none of the forms that the message names.
+    A mapping is a JSON schema. UserError, which lists the valid forms, if the text has none of them.
 
     >>> read_grammar("json"), read_grammar("regex:[0-9]+")
     (('json', {'type': 'object'}), ('regex', '[0-9]+'))
@@ -57,12 +57,12 @@ def read_grammar(spec: GrammarSpec) -> tuple[str, Any]:
 
 
 class Grammars:
-    """Makes grammars for the vocabulary of a target, which is read once: a second or so for a large one.
+    """Makes grammars for the vocabulary of a target, which is read once, in about a second if it is large.
 
-    UserError if llguidance is missing, the tokenizer is none of the package tokenizers, or no token ends a text.
+    UserError if llguidance is missing, the tokenizer is not one of the package tokenizers, or no token ends a text.
 
     Attributes:
-        limits: how complex a grammar may be, as llguidance's `LLParserLimits`; None for its own.
+        limits: the limits of a grammar's complexity, as llguidance's `LLParserLimits`; None for its defaults.
     """
 
     limits: Any = None
@@ -81,12 +81,12 @@ class Grammars:
         try:
             self._tokenizer = hf.from_tokenizer(tokenizer, n_vocab=size, eos_token=sorted(self._ends))
         except ValueError as error:
-            raise UserError(f"the target's tokenizer does not go with a grammar: {error}") from error
+            raise UserError(f"the target's tokenizer does not support grammars: {error}") from error
 
     def start(self, spec: GrammarSpec) -> TextState:
-        """Return the state of an empty text, as `SamplingParams.grammar` takes it.
+        """Return the state of an empty text, for `SamplingParams.grammar`.
 
-        Raises UserError if the grammar is none, or says what llguidance does not support.
+        Raises UserError if the grammar is invalid, or uses features that llguidance does not support.
         """
         kind, grammar = read_grammar(spec)
         make: dict[str, Callable[[Any], str]] = {
@@ -104,10 +104,10 @@ class Grammars:
 
 
 class TextState(GrammarState):
-    """One text as llguidance has read it.
+    """The state of one text in llguidance.
 
-    A copy of its matcher goes on along a longer text. Matchers can also go back, but the tokens that llguidance 1.9
-    allows after that are not always those that it allows otherwise.
+    A longer text is read by a copy of the matcher. Matchers can also go back, but llguidance 1.9 then sometimes allows
+    other tokens than without going back.
     """
 
     def __init__(self, matcher: Any, length: int, ends: frozenset[int], vocab_size: int):
@@ -133,7 +133,7 @@ class TextState(GrammarState):
 
     @cached_property
     def _bits(self) -> np.ndarray:
-        """Return which tokens may follow, one bit each, the lowest first; none where llguidance gives up."""
+        """Return which tokens may follow, one bit each, lowest bit first; none if llguidance has failed."""
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)[
             : -(-self._vocab_size // 8)
         ].copy()
@@ -173,7 +173,7 @@ class TextState(GrammarState):
 
 
 class _EndedState(GrammarState):
-    """A text that has ended, after which nothing counts."""
+    """The state of a text that has ended; later tokens do not matter."""
 
     @property
     def error(self) -> str:

@@ -1,7 +1,7 @@
-"""Options of the commands: those that several share, and how a dataclass of options becomes a command.
+"""Options that several commands share, and the conversion of a dataclass of options into a command.
 
-Each command has one frozen dataclass; a field is `Annotated[type, option(…)]`, or `argument(…)`, and its default. It
-stands where the command's work is done: in `options.py` of a package, else in the command's own file in `cli/`.
+Each command has one frozen dataclass; a field is `Annotated[type, option(…)]`, or `argument(…)`, and its default. The
+dataclass is in `options.py` of the package that does the work, or else in the command's own file in `cli/`.
 """
 
 import shlex
@@ -16,11 +16,11 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-# These are exit codes; the last two are 128 and the number of the signal, as shells have it.
+# Exit codes; the last two are 128 plus the number of the signal, as in shells.
 USER_ERROR, INTERRUPTED, CLOSED_PIPE = 2, 130, 141
-_SHORT = {int: "N", Path: "FILE"}  # what values are called in the help
+_SHORT = {int: "N", Path: "FILE"}  # the names of values in the help
 
-API_KEY = "CLOVER_API_KEY"  # The environment variable of servers, and of their clients.
+API_KEY = "CLOVER_API_KEY"  # the environment variable of servers and their clients
 
 
 def argument(help_text: str, **settings: Any) -> Any:
@@ -29,9 +29,9 @@ def argument(help_text: str, **settings: Any) -> Any:
 
 
 def panel(name: str | None = None) -> Callable[..., Any]:
-    """Return a function that describes an option of a panel of the help.
+    """Return a function that describes an option in a panel of the help.
 
-    It takes the help text, the flags where they are not the field's name, and settings of `typer.Option`.
+    It takes the help text, the flags unless they follow from the field's name, and settings of `typer.Option`.
     """
 
     def make(help_text: str, *names: str, **settings: Any) -> Any:
@@ -41,7 +41,7 @@ def panel(name: str | None = None) -> Callable[..., Any]:
 
 
 def _check_temperatures(given: Any) -> Any:
-    """Return one temperature, a list, or None; UserError, before any work, if no token can be sampled at it."""
+    """Return one temperature, a list, or None; UserError, before any work, for an invalid temperature."""
     from clover.sampling import SamplingParams
 
     for temperature in given if isinstance(given, list) else [given]:
@@ -104,7 +104,7 @@ TrustRemoteCode = Annotated[bool, _models("Run model code that the hub delivers.
 Tree = Annotated[
     str | None,
     _decoding(
-        "What drafts. auto: chooses while it runs, by what pays (see clover tune); plain: nothing, the target alone; "
+        "How to draft. auto: chooses the fastest way while it runs (see clover tune); plain: no drafting; "
         "lookup: copies from the text, no draft needed; own: the draft's own tree; or always one tree: clover2 (25 "
         "nodes), medusa (63), chain:5, chain:12:0.06 (ends where the draft is unsure), budget:4 (Clover-1), eagle2:60 "
         "(re-ranked), drawn:clover2 (drawn from the draft), or a JSON file with a list of rank paths.",
@@ -114,7 +114,7 @@ Tree = Annotated[
 Compile = Annotated[
     bool,
     _decoding(
-        "Let torch.compile have the decoding steps, on a GPU with CUDA graphs. The first steps then take minutes."
+        "Compile the decoding steps with torch.compile, on a GPU with CUDA graphs. The first steps then take minutes."
     ),
 ]
 Trees = Annotated[
@@ -139,7 +139,7 @@ Stop = Annotated[
 Grammar = Annotated[
     str | None,
     _decoding(
-        "Write only what follows this grammar: json (any JSON object), a JSON schema or FILE.json with one, "
+        "Write only text that follows this grammar: json (any JSON object), a JSON schema or FILE.json with one, "
         "regex:EXPRESSION, lark:GRAMMAR or FILE.lark.",
         metavar="GRAMMAR",
     ),
@@ -202,8 +202,8 @@ class ModelOptions:
 def takes_options(function: Callable[[Any], None]) -> Callable[..., None]:
     """Make a command of a function of one dataclass, whose fields become the command's options and arguments.
 
-    A field whose type is `tuple[T, ...]` may be given several times, by its name without the final "s"; what is given
-    twice counts once. In the help numbers are called N and paths FILE where the field does not say otherwise.
+    A field of type `tuple[T, ...]` may be given several times, by its name without the final "s"; repeated values count
+    once. In the help numbers are called N and paths FILE, unless the field has its own metavar.
     """
     (kind,) = (hint for name, hint in get_type_hints(function).items() if name != "return")
     hints = get_type_hints(kind, include_extras=True)
@@ -225,8 +225,8 @@ def takes_options(function: Callable[[Any], None]) -> Callable[..., None]:
 def command_line(name: str, options: Any, files: str = "") -> str:
     """Return the command line that chooses the same options, without those at their defaults.
 
-    The command's name is one word or two. `options` is a dataclass as `takes_options` reads it, `files` names the field
-    of the command's arguments, if it has any.
+    The command's name is one word or two. `options` is a dataclass as for `takes_options`; `files` is the name of the
+    field with the command's arguments, if it has any.
     """
     arguments = getattr(options, files) if files else ()
     words = [
@@ -245,7 +245,7 @@ def command_line(name: str, options: Any, files: str = "") -> str:
 
 
 def next_command(why: str, name: str, options: Any, *more: str) -> str:
-    """Return a line that says what to do next, and the command that does it to the same target and draft."""
+    """Return a line with the reason for the next command and that command, for the same target and draft."""
     words = ["clover", name]
     for field in ("target", "draft", "dtype", "weights", "exact"):
         if value := getattr(options, field, None):
@@ -254,7 +254,7 @@ def next_command(why: str, name: str, options: Any, *more: str) -> str:
 
 
 def _several(hint: Any) -> bool:
-    """Return whether an annotated field is a tuple of any length."""
+    """Return True if an annotated field is a tuple of any length."""
     return get_origin(get_args(hint)[0]) is tuple
 
 
@@ -263,7 +263,7 @@ def _flag(name: str, several: bool) -> str:
 
 
 def _parameter(field: Field[Any], hint: Any) -> Parameter:
-    """Return the parameter from which typer makes the option; it knows lists, not tuples of any length."""
+    """Return typer's parameter for the option; typer supports lists, but not tuples of any length."""
     kind, info = get_args(hint)
     kinds, info = {kind, *get_args(kind)}, copy(info)
     default: Any = Parameter.empty if field.default is MISSING else field.default
@@ -272,7 +272,7 @@ def _parameter(field: Field[Any], hint: Any) -> Parameter:
         default = default if default is Parameter.empty else list(default) or None
     if info.metavar is None:
         info.metavar = next((short for one, short in _SHORT.items() if one in kinds), None)
-    # The name is repeated here: typer adds --no-NAME to switches, and 0.27 reads a metavar in capitals as one.
+    # The name is repeated here, because typer adds --no-NAME to switches, and 0.27 takes a metavar in capitals for one.
     if isinstance(info, typer.models.OptionInfo) and info.default is ...:
         info.param_decls = (_flag(field.name, _several(hint)),)
     name = field.name.removesuffix("s") if _several(hint) else field.name
@@ -280,7 +280,7 @@ def _parameter(field: Field[Any], hint: Any) -> Parameter:
 
 
 def set_threads(number: int | None) -> None:
-    """Let PyTorch compute with so many threads; None leaves it as it is."""
+    """Set the number of PyTorch's threads; None leaves it unchanged."""
     if number is not None:
         import torch
 
@@ -288,14 +288,14 @@ def set_threads(number: int | None) -> None:
 
 
 def hide_loading_bars() -> None:
-    """Keep transformers' bars for loading and saving weights off the terminal; downloads still show theirs."""
+    """Hide transformers' progress bars for loading and saving weights; downloads still show theirs."""
     from transformers.utils import logging
 
     logging.disable_progress_bar()
 
 
 def print_left_out(problems: Collection[str], texts: int) -> None:
-    """Print how many of some texts could not be used, and why the first could not; a warning if most could not."""
+    """Print how many texts could not be used, and why the first could not; a warning if most could not."""
     from clover.measure.report.words import number_of
 
     if problems:

@@ -1,7 +1,7 @@
-"""Drafts in packages, this one's own and others that are installed, and which of them is for a target.
+"""Find drafts in packages, in this one and in other installed ones, and choose the draft for a target.
 
-A package of drafts names its module in the entry point group `clover.drafts`. Each folder there with a config.json is a
-draft. The module is not imported, and nothing in it is run: its files are read as those of any draft.
+A package of drafts names its module in the entry point group `clover.drafts`. Each folder of the module with a
+config.json is a draft. The module is not imported, and no code of it runs: its files are read like those of any draft.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 GROUP = "clover.drafts"
 _OWN = "clover-decoding"
-_BEST = "recall"  # Of several drafts in a package, that of this system is taken.
+_BEST = "recall"  # If a package has several drafts, that of this system is chosen.
 
 
 class NoDraftError(UserError):
-    """No draft was named, and no package that is installed has one for the target."""
+    """No draft was named, and no installed package has one for the target."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class PackagedDraft:
     config: Mapping[str, Any]
 
     def __str__(self) -> str:
-        """Return which draft it is, for a line of text."""
+        """Describe the draft in a line of text."""
         return f"{self.name} of {self.package}, trained on {self.config.get('target_name') or 'a model without name'}"
 
 
 def packaged_drafts() -> list[PackagedDraft]:
-    """Return the drafts of this package and of all others that are installed; a warning for those that are damaged."""
+    """Return the drafts of this package and of all other installed ones; warn of damaged ones."""
     from clover.drafts.loading import read_config
 
     found = []
@@ -64,7 +64,7 @@ def packaged_drafts() -> list[PackagedDraft]:
 
 
 def _folders() -> Iterator[tuple[str, str, Path]]:
-    """Yield of each package of drafts its short name, its name and version, and its folder."""
+    """Yield for each package of drafts its short name, its name and version, and its folder."""
     yield assets.SMOLLM2.name, _OWN, assets.SMOLLM2
     for entry in sorted(entry_points(group=GROUP), key=lambda one: (one.name, one.value)):
         package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
@@ -73,10 +73,10 @@ def _folders() -> Iterator[tuple[str, str, Path]]:
 
 
 def _module_folders(name: str) -> Sequence[str]:
-    """Return the folders of a module, which is not imported; none for a name with dots, whose parents would be."""
+    """Return the folders of a module without importing it; none for a dotted name, whose parents would be imported."""
     try:
         spec = find_spec(name) if name.isidentifier() else None
-    except ValueError:  # a module of this process that came from no file
+    except ValueError:  # a module of this process without a file
         spec = None
     return [*(spec.submodule_search_locations or ())] if spec else []
 
@@ -90,13 +90,13 @@ def draft_place(
 ) -> str:
     """Return the place of the draft that a user named: a draft of a package by its name, or the name itself.
 
-    A directory of that name comes before a draft of a package. Where none was named, one is found for the target, and
-    a line of the log says which. NoDraftError if there is none; UserError if two packages have drafts of that name.
+    A directory of that name comes before a draft of a package. Without a name, the draft for the target is found and
+    logged. NoDraftError if there is none; UserError if two packages have drafts of that name.
 
     Args:
-        draft: None for Recall, of the embedded target or of the one that was given.
-        target: that the user has given, None for the embedded one.
-        named: what the user calls the target.
+        draft: the name; None for the draft of the target.
+        target: the user's target; None for the embedded one.
+        named: the user's name for the target.
     """
     if draft is None:
         return str(assets.DRAFT if target is None else drafts_of(target, named)[-1].place)
@@ -113,16 +113,16 @@ def draft_place(
 
 
 def draft_name(draft: str | None, place: str) -> str:
-    """Return the name of a draft in reports: as the user named it, or its name in a package."""
+    """Return the name of a draft in reports: the user's name for it, or its name in a package."""
     if draft is not None:
         return draft
     return next((one.name for one in packaged_drafts() if str(one.place) == place), "embedded")
 
 
 def drafts_of(target: TargetWeights, named: str = "") -> list[PackagedDraft]:
-    """Return the drafts for a target of the package that has the nearest, the best one last; the log has a line of it.
+    """Return the drafts for a target from the package with the nearest draft, the best one last; log the choice.
 
-    NoDraftError if no package has one for a target of these sizes and tokens.
+    NoDraftError if no package has a draft for a target of these sizes and tokens.
     """
     from clover.drafts.config import Fit, fit_of
 
@@ -140,7 +140,7 @@ def drafts_of(target: TargetWeights, named: str = "") -> list[PackagedDraft]:
 
 
 def check_has_draft(target: str) -> None:
-    """Raise NoDraftError for a target whose sizes show, before it is loaded, that no package has a draft for it."""
+    """Raise NoDraftError before a target is loaded if its sizes show that no package has a draft for it."""
     from clover.target.source import find_source
     from clover.validation import read_json
 
@@ -154,7 +154,7 @@ def check_has_draft(target: str) -> None:
 
 
 def is_smollm2(target: TargetWeights) -> bool:
-    """Return whether this is SmolLM2-135M-Instruct, in whatever file and dtype."""
+    """Return True if the target is SmolLM2-135M-Instruct, in any file format and dtype."""
     from clover.drafts.config import Fit, fit_of
 
     own = [one for one in packaged_drafts() if one.place.parent == assets.SMOLLM2]

@@ -1,11 +1,11 @@
-"""The whole of speculative decoding for one text, without anything that makes it fast. Read this first.
+"""A complete, simple implementation of speculative decoding for one text, without optimisations. Read this first.
 
-A target model writes one token per forward pass. A draft model guesses the next few tokens cheaply. The target then
-runs all of them in one pass, which shows what it would have written after each; guesses that agree are accepted, so
-one pass writes several tokens, and the text is the one that the target would have written alone.
+A target model writes one token per forward pass. A draft model guesses the next few tokens at low cost. The target then
+runs all guesses in one pass, which gives its own choice after each of them. Guesses that agree are accepted, so that
+one pass writes several tokens. The text is the same as that of the target alone.
 
 The engine writes the same tokens at every step (tests/test_reference.py). It adds caches, trees instead of chains,
-batches, a choice of what drafts, and compiled steps.
+batches, a choice among drafters, and compiled steps.
 
 Shapes: T tokens of a text, D drafted tokens, V vocabulary.
 """
@@ -19,13 +19,13 @@ from clover.sampling.gumbel_cache import CHOICE
 from clover.sampling.numbers import gumbels
 
 Target = Callable[[list[int]], Tensor]  # T tokens to logits [T, V]; row t predicts the token after token t
-Draft = Callable[[list[int]], list[int]]  # T tokens to D guesses of what follows
+Draft = Callable[[list[int]], list[int]]  # T tokens to D guesses of the next tokens
 
 
 def decode(target: Target, draft: Draft, prompt: Sequence[int], max_new_tokens: int) -> Iterator[list[int]]:
     """Continue a prompt greedily; yield the tokens that each step emits.
 
-    Below, the target counts upwards, and the draft guesses right twice, then wrong.
+    Below, the target counts upwards; the draft's first two guesses are right, the third is wrong.
 
     >>> def target(tokens: list[int]) -> Tensor:
     ...     return torch.nn.functional.one_hot(torch.tensor(tokens) + 1, 20).float()
@@ -38,7 +38,7 @@ def decode(target: Target, draft: Draft, prompt: Sequence[int], max_new_tokens: 
         # The draft guesses, and the target runs all guesses in one pass.
         guesses = draft(text)
         logits = target([*text, *guesses])[len(text) - 1 :]
-        choices = logits.argmax(-1).tolist()  # what the target writes after the text, and after each guess
+        choices = logits.argmax(-1).tolist()  # the target's tokens after the text, and after each guess
         emitted = _accept(guesses, choices)[: end - len(text)]
         _check(logits[: len(emitted)])
         text += emitted
@@ -57,8 +57,8 @@ def sample(
 
     A draw from softmax(logits / temperature) is the index at which logits / temperature plus independent standard
     Gumbel numbers is highest (the Gumbel-max trick). The numbers of the t-th new token are hashed from the seed and t.
-    So the target's choice at each place does not depend on what was guessed, and a guess is right if it equals this
-    choice: the text is the one that sampling without a draft writes with this seed.
+    So the target's choice at each place does not depend on the guesses, and a guess is right if it equals this choice.
+    The text is the same as that of sampling without a draft with this seed.
     """
     text = list(prompt)
     end = len(text) + max_new_tokens
@@ -75,13 +75,13 @@ def sample(
 
 
 def _check(logits: Tensor) -> None:
-    """Raise ValueError if one of the logits is NaN or +inf, or none of a token is finite."""
+    """Raise ValueError if a logit is NaN or +inf, or if a token has no finite logit."""
     if not bool(logits.amax(-1).isfinite().all()):
         raise ValueError("the target's logits are NaN or infinite; load it in another dtype")
 
 
 def _accept(guesses: Sequence[int], choices: list[int]) -> list[int]:
-    """Return the guesses that the target would have written, up to the first other one, and one more of its choices."""
+    """Return the guesses before the first one that differs from the target's choice, and one more of its choices."""
     accepted = 0
     while accepted < len(guesses) and guesses[accepted] == choices[accepted]:
         accepted += 1

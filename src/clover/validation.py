@@ -1,4 +1,4 @@
-"""Read JSON and check it with pydantic; every refusal is one line that names the file and the field."""
+"""Read JSON and check it with pydantic; every error is one line that names the file and the field."""
 
 import json
 import os
@@ -22,7 +22,7 @@ _BRANCH = re.compile(r"str|constrained-str|.*\[.*")  # how pydantic names the al
 
 
 def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> dict[str, Any]:
-    """Read a JSON file with one object; UserError as `read_text` and `parse_json`, or if it is no object."""
+    """Read a JSON file with one object; UserError as in `read_text` and `parse_json`, or if it is not an object."""
     obj = parse_json(read_text(path, max_bytes), os.fspath(path))
     if not isinstance(obj, dict):
         raise UserError(f"{os.fspath(path)} must hold a JSON object, not a {type(obj).__name__}")
@@ -35,9 +35,9 @@ def read_model(path: str | os.PathLike[str], kind: type[T], max_bytes: int = MAX
 
 
 def read_lines(path: Path, kind: type[T], max_bytes: int = MAX_BYTES, mend: bool = False) -> list[T]:
-    """Read what `append_lines` wrote, without a last line that is half-written; with `mend`, cut it off the file.
+    """Read the lines of `append_lines`, except a half-written last line; `mend` removes it from the file.
 
-    UserError names the first line that is no `kind`.
+    UserError names the first line that is not a `kind`.
     """
     text = read_text(path, max_bytes)
     whole = text[: text.rfind("\n") + 1]
@@ -51,7 +51,7 @@ def read_lines(path: Path, kind: type[T], max_bytes: int = MAX_BYTES, mend: bool
 
 
 def parse_json(text: str, source: str) -> Any:
-    """Parse JSON without lone surrogates, nested less than 200 deep; UserError, which names `source`, if it is none."""
+    """Parse JSON without lone surrogates, nested less than 200 deep; otherwise UserError, which names `source`."""
     from pydantic_core import from_json
 
     try:
@@ -63,8 +63,8 @@ def parse_json(text: str, source: str) -> Any:
 def validated(kind: type[T], obj: Any, source: str) -> T:
     """Make a `kind` (a dataclass, pydantic model or `TypeAdapter` type) of parsed JSON, without converting any value.
 
-    UserError if a field is missing, has another type, or is refused: one line with `source` (usually the file),
-    field, what stands there, and what must.
+    UserError if a field is missing, has the wrong type, or is refused: one line with `source` (usually the file), the
+    field, its value, and the expected value.
     """
     try:
         text = json.dumps(obj, allow_nan=False)
@@ -76,7 +76,7 @@ def validated(kind: type[T], obj: Any, source: str) -> T:
 
 
 def validated_json(kind: type[T], text: str, source: str) -> T:
-    """Make a `kind` of JSON text as `validated` does; faster where a file has many objects."""
+    """Make a `kind` of JSON text as `validated` does; faster for files with many objects."""
     from pydantic import ValidationError
 
     try:
@@ -114,7 +114,7 @@ def _adapter(kind: Any) -> Any:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with data: pydantic's name for it, the top-level field, and one line for the user."""
+    """One fault of the data: pydantic's name for it, the top-level field, and one line for the user."""
 
     kind: str
     field: str | None
@@ -122,9 +122,9 @@ class Problem:
 
 
 def describe_problem(problems: "Sequence[ErrorDetails]") -> Problem:
-    """Describe the most telling of the problems that pydantic lists, as "field is …; it must be …".
+    """Describe the most helpful of pydantic's problems as "field is …; it must be …".
 
-    For a field that may be one of several types, pydantic lists a problem for each; the one read furthest is described.
+    For a field with several allowed types pydantic lists a problem for each; the type that fits best is described.
     """
     problem = max(problems, key=_closeness)
     places = [str(part) for part in problem["loc"]]
@@ -153,7 +153,7 @@ def _sentence(place: str, problem: "ErrorDetails") -> str:
 
 
 def _closeness(problem: "ErrorDetails") -> tuple[bool, int, bool]:
-    """Rank highest what is nearest to what was meant: a refusal, then the deepest, then a value of the right type."""
+    """Rank the problem of the most likely type highest: a refusal, then the deepest, then a value of the right type."""
     wrong_type = problem["type"] in ("string_type", "list_type")
     return problem["type"] == "value_error", len(problem["loc"]), not wrong_type
 

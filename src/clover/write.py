@@ -1,11 +1,11 @@
-"""Let the target write training text: a draft should learn what the model says, not what a data set says.
+"""Let the target write training text, because a draft should learn the model's own text, not that of a data set.
 
-Of a conversation every answer is written anew, one request per answer, each after the turns and the new answers before
-it. Of a plain text the opening is kept, and the target continues it. Without any data a chat model also writes the
-prompts: given the opening of a user's turn, it writes a user's question (Magpie: Xu and others, 2406.08464).
+In a conversation every answer is written anew, one request per answer, each after the turns and the new answers before
+it. In a plain text the opening is kept, and the target continues it. Without data a chat model also writes the prompts:
+given the opening of a user's turn, it writes a user's question (Magpie: Xu and others, 2406.08464).
 
-A text that has ended is one line of a JSON-lines file, which has it as text and as tokens. That file is all the
-state: a run that was stopped continues with the texts that the file lacks.
+Each finished text is one line of a JSON-lines file, as text and as tokens. The file is the only state: a stopped run
+continues with the missing texts.
 """
 
 import hashlib
@@ -30,9 +30,12 @@ from clover.target import TargetWeights, weights_fingerprint
 from clover.validation import read_lines
 
 _MAX_BYTES = 2**33
-_TRIES = 4  # texts that are begun per text to be written, at most, where the target writes the prompts
-_JOINING = 4  # texts that begin between two steps
-_USUAL_TOKENS, _ALMOST = 256, 0.9  # of an answer, until one has ended; a running text is worth no more
+_TRIES = 4  # the most attempts per text if the target writes the prompts
+_JOINING = 4  # the most texts that begin between two steps
+_USUAL_TOKENS, _ALMOST = (
+    256,
+    0.9,
+)  # the assumed length until a text has ended; the most that a running text counts
 _NOTHING = (
     "the target wrote nothing: no text fits, or none is left to write; check the chat template, the data, --max-length "
     "and the time"
@@ -41,17 +44,17 @@ _NOTHING = (
 
 @dataclass(frozen=True)
 class WriteConfig:
-    """How texts are written.
+    """The settings of writing.
 
     Args:
-        max_length: tokens of a text at most, its prompt included.
-        max_new_tokens: tokens of an answer at most; None for no limit but `max_length`.
-        prompt_tokens: tokens of a plain text, or of each `max_length` tokens of it, that are kept as its opening, at
-            most half of it.
-        temperatures: text i is written at `temperatures[i % len]`: a draft should meet greedy and sampled text.
+        max_length: the most tokens of a text, prompt included.
+        max_new_tokens: the most tokens of an answer; None for no limit other than `max_length`.
+        prompt_tokens: tokens of a plain text, or of each `max_length` tokens of it, that are kept as its opening; at
+            most half of the text.
+        temperatures: text i is written at `temperatures[i % len]`, because a draft needs greedy and sampled text.
         batch_size: texts that are written together.
-        max_minutes: end all texts after this time, interrupted runs included; None to write them all.
-        seed: of the sampling.
+        max_minutes: all texts end after this time, with interrupted runs included; None for no limit.
+        seed: the seed of the sampling.
     """
 
     max_length: int = 512
@@ -68,9 +71,9 @@ class Facts:
     """The field `clover` of a line: facts about its text.
 
     Args:
-        index: of the text among all that are written into the file.
-        writer: a hash of all that decides what is written, see `writer_hash`.
-        tokens: how many the target wrote.
+        index: the number of the text among all texts for the file.
+        writer: a hash of everything that determines the texts, see `writer_hash`.
+        tokens: number of tokens that the target wrote.
         seconds: time of writing up to this line, interrupted runs included.
     """
 
@@ -82,12 +85,12 @@ class Facts:
 
 @dataclass(frozen=True)
 class _Written(Written, Facts):
-    """The whole of the field: what is read to continue the file, and what is read to train."""
+    """The whole field: the facts for continuing the file, and those for training."""
 
 
 @dataclass(frozen=True)
 class _Line:
-    """What is read of a line to continue its file."""
+    """The part of a line that is read to continue its file."""
 
     clover: Facts
 
@@ -99,7 +102,7 @@ class _Turns:
 
 @dataclass
 class _Running:
-    """A text that is being written, and the tokens of its present answer."""
+    """A text that is being written, and the tokens of its current answer."""
 
     index: int
     text: GrowingText
@@ -108,12 +111,12 @@ class _Running:
 
 
 def writer_hash(target: TargetWeights, fingerprint: str, config: WriteConfig) -> str:
-    """Return 12 hexadecimal digits that stand for all that decides what is written.
+    """Return a hash, 12 hexadecimal digits, of everything that determines the texts.
 
     Args:
         target: the model that writes.
-        fingerprint: of the prompts.
-        config: of which only the options that change an answer count.
+        fingerprint: the fingerprint of the prompts.
+        config: the settings; only those that change an answer count.
     """
     options = (
         config.max_length,
@@ -127,13 +130,13 @@ def writer_hash(target: TargetWeights, fingerprint: str, config: WriteConfig) ->
 
 
 class Writer:
-    """Writes texts into one file and continues it; UserError if the file was begun with something else.
+    """Writes texts into one file and continues it; UserError if another target, prompts or settings began the file.
 
     Attributes:
-        left_out: why texts could not be written, by their names.
-        tokens: how many the target wrote into the file.
-        begun: how many texts what is being written is worth, by the length of those that have ended.
-        seconds: how long that took, interrupted runs included.
+        left_out: the reasons why texts could not be written, by the names of the texts.
+        tokens: tokens that the target wrote into the file.
+        begun: the running texts in units of whole texts, by the usual length of finished texts.
+        seconds: time of writing, interrupted runs included.
     """
 
     def __init__(self, target: TargetWeights, config: WriteConfig, path: Path, fingerprint: str = ""):
@@ -157,7 +160,7 @@ class Writer:
             )
         self._done = {line.clover.index for line in lines}
         self.tokens = sum(line.clover.tokens for line in lines)
-        # The lines need not be in the order of time.
+        # The lines need not be in chronological order.
         self.seconds = max((line.clover.seconds for line in lines), default=0.0)
 
     @property
@@ -170,11 +173,11 @@ class Writer:
         records: Iterable[Record],
         progress: Callable[[int, int], None] = lambda texts, tokens: None,
     ) -> int:
-        """Write a text for each record, of long plain texts several; return how many tokens the file has now.
+        """Write a text for each record, several for a long plain text; return the number of tokens in the file.
 
         Args:
             records: prompts; their answers are written anew.
-            progress: called with (texts, tokens) written so far, at first and after each step.
+            progress: called with the written (texts, tokens), at the beginning and after each step.
 
         Raises:
             UserError: the file cannot be written, or the target has written nothing at all.
@@ -185,11 +188,11 @@ class Writer:
     def write_with_prompts(
         self, number: int, progress: Callable[[int, int], None] = lambda texts, tokens: None
     ) -> int:
-        """Write `number` different prompts of the target's own, and its answers; fewer if no more come.
+        """Let the target write `number` different prompts and its answers; fewer if it finds no more prompts.
 
         See `write`; UserError also if the target has no chat template that opens a user's turn.
         """
-        encode_user_opening(self._tokenizer)  # This refuses a target that cannot write questions.
+        encode_user_opening(self._tokenizer)  # raises for a target that cannot write questions
         seen = set[str]()
         if self._done:
             lines = read_lines(self.path, _Turns, _MAX_BYTES)
@@ -200,16 +203,16 @@ class Writer:
     def _run(
         self, texts: Iterator[tuple[int, GrowingText]], most: float, progress: Callable[[int, int], None]
     ) -> int:
-        """Keep the batch full: a text that has ended makes room for the next one at once.
+        """Keep the batch full: the next text starts as soon as another one has ended.
 
-        When the time is up, what runs is kept as it is: to leave it out would leave out the long texts.
+        When the time is up, running texts are written unfinished, because dropping them would drop the long texts.
         """
         began, before = time.monotonic(), self.seconds
         limit = math.inf if self.config.max_minutes is None else 60 * self.config.max_minutes
         decoding, running = Engine(self.target).open(self.config.batch_size), dict[int, _Running]()
         progress(len(self._done), self.tokens)
         while self.seconds < limit:
-            # Few join at a time: the prompts of all would take a minute before the first token.
+            # Few texts join at a time, because the prompts of all would delay the first token by a minute.
             room = min(self.config.batch_size, most - len(self._done), len(running) + _JOINING)
             while len(running) < room and (text := self._next(texts)) is not None:
                 if (request := self._continue(text)) is not None:
@@ -235,11 +238,11 @@ class Writer:
         return self.tokens
 
     def _next(self, texts: Iterator[tuple[int, GrowingText]]) -> _Running | None:
-        """Return the next text that the file lacks, None if there is none."""
+        """Return the next text that is missing in the file; None if there is none."""
         return next((_Running(index, text) for index, text in texts if index not in self._done), None)
 
     def _continue(self, text: _Running) -> Request | None:
-        """Send a text the answer to its last request; return the next request, or None if the text has ended."""
+        """Give a text the answer to its last request; return the next request, or None if the text has ended."""
         answer, text.answer = text.answer, []
         try:
             ask = text.text.send(answer if text.turn else None)  # type: ignore[arg-type]
