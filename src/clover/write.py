@@ -32,10 +32,7 @@ from clover.validation import read_lines
 _MAX_BYTES = 2**33
 _TRIES = 4  # the most attempts per text if the target writes the prompts
 _JOINING = 4  # the most texts that begin between two steps
-_USUAL_TOKENS, _ALMOST = (
-    256,
-    0.9,
-)  # the assumed length until a text has ended; the most that a running text counts
+_USUAL_TOKENS, _ALMOST = 256, 0.9  # the assumed length of the first text; the most that a running one counts
 _NOTHING = (
     "the target wrote nothing: no text fits, or none is left to write; check the chat template, the data, --max-length "
     "and the time"

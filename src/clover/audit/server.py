@@ -77,9 +77,7 @@ class Endpoint:
                     acceptance = answer.get("speculative_decoding")
                     drafted |= bool(acceptance) and acceptance["draft_acceptance_rate"] is not None
                 except (LookupError, TypeError, ValueError, AttributeError) as error:
-                    raise UserError(
-                        f"{self.url}: the answer is not a completion: {one_line(error)}"
-                    ) from error
+                    raise UserError(f"{self.url}: the completion is invalid: {one_line(error)}") from error
         if self.speculation and not drafted and not any(text.cut for text in texts):
             raise UserError(
                 f'{self.url} does not say that it drafts, so it may not know the field "speculation"; '
