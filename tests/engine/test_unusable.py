@@ -223,5 +223,5 @@ def test_scores_that_a_function_spoils_end_their_own_text(tree: str, spoilt: flo
 def test_a_function_that_returns_no_scores_is_refused(wrong: Tensor | None) -> None:
     process: Any = lambda texts, scores: wrong  # noqa: E731
     request = Request((5, 9), 8, SamplingParams(process=process))
-    with pytest.raises(UserError, match="must return scores of the shape"):
+    with pytest.raises(UserError, match="must return scores of the same shape"):
         list(Engine(TargetModel(tiny_model("llama"))).run([request]))
