@@ -152,7 +152,7 @@ BUDGET = {
     "audit": (1232, 9, 23),
     # keys and values as whole numbers
     "cache": (715, 4, 12),  # rows that are cleared of NaN; uneven rows written where their texts end
-    "chat": (840, 16, 18),  # formats one file each; calls that are forced, as elements, too
+    "chat": (843, 16, 18),  # formats one file each; forced calls, as elements, too; templates that lose text
     # of what text an estimate is; notes of the log, chats beside plain decoding, the weight cache, features, grammar,
     # tools, budgets of time
     "cli": (1378, 14, 35),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -99,13 +99,8 @@ def find_format(tokenizer: Any, ends: Sequence[int], calls: bool = False) -> Cha
             f"chats with this model are not supported: it marks its reasoning by {mark}, in an unknown format; decode "
             "plain text, or give the tokenizer a response_template (transformers)"
         )
-    known_fields = ("content", "role", *REASONING)
-    other = [name for name in fields if name not in known_fields and not name.startswith(CALLS)]
-    if own and other:
-        raise UserError(
-            f"chats with this model are not supported: its tokenizer's response_template has a field {other[0]!r}, "
-            f"whose text would be lost; {', '.join((*known_fields, CALLS))} are known"
-        )
+    if own:
+        _check_fields(fields)
     special = {token: str(one) for token, one in tokenizer.added_tokens_decoder.items() if one.special}
     # A model may think between special tokens that its chat template does not contain.
     thoughts = {one for one in special.values() if not own and re.search(_NAMED, one, re.IGNORECASE)}
@@ -146,6 +141,17 @@ def warn_of_marks(tokenizer: Any, hidden: frozenset[int] | None, tokens: Sequenc
             "if the token ends the model's reasoning, give the tokenizer a response_template (transformers); if it "
             "ends the model's turn, add it to eos_token_id in generation_config.json",
             stacklevel=2,
+        )
+
+
+def _check_fields(fields: Iterable[str]) -> None:
+    """Raise UserError for a field of a tokenizer's response template whose text would be lost."""
+    known = ("content", "role", *REASONING)
+    other = next((name for name in fields if name not in known and not name.startswith(CALLS)), None)
+    if other is not None:
+        raise UserError(
+            f"chats with this model are not supported: its tokenizer's response_template has a field {other!r}, whose "
+            f"text would be lost; {', '.join((*known, CALLS))} are known"
         )
 
 
