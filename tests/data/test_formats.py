@@ -112,6 +112,8 @@ def test_names_of_one_field_may_both_be_there_if_they_agree() -> None:
     record = parse_record(said | {"tools": [TOOL], "functions": [TOOL]}, "x")
     assert [one["content"] for one in record.messages] == ["Be brief.", SAY["content"], ANSWER["content"]]
     assert record.tools == (TOOL,)
+    empty = parse_record({"messages": [SAY | {"value": ""}, ANSWER]}, "x")
+    assert empty.messages == parse_record({"messages": [SAY, ANSWER]}, "x").messages
 
 
 @pytest.mark.parametrize(

@@ -296,8 +296,8 @@ def _message(turn: Any, kind: str, place: str) -> Message:
             raise UserError(f"{place}: unknown speaker {speaker[:_SHOWN]!r}; known: {', '.join(_ROLES)}")
         message = {"role": message.pop("from")} | message
     if "value" in message:
-        _only(message, place, "content", "value")
-        message["content"] = message.pop("value")
+        said, value = _only(message, place, "content", "value"), message.pop("value")
+        message["content"] = value if said is None else said
     if message.get("train_detail"):
         raise UserError(f"{place}: parts of an answer, which train_detail names, cannot be left out")
     weights = [_is_learnt(name, message, place) for name in _LEARNT]
