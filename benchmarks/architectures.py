@@ -89,8 +89,10 @@ ANSWERS = {"runs": "yes", "refused": "no", "not tried": "not tried", "WRONG": "n
 def main() -> None:
     """Try all types, or those that are named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("types", nargs="*", help="model types, such as llama; all when left out")
-    parser.add_argument("--write", type=Path, help="folder of the pages models.md and development/models.md")
+    parser.add_argument("types", nargs="*", help="model types, such as llama. Default: all")
+    parser.add_argument(
+        "--write", type=Path, help="directory of the pages models.md and development/models.md"
+    )
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.disable(logging.ERROR)

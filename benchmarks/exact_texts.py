@@ -137,18 +137,20 @@ def result(
 def arguments(words: Sequence[str]) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--target", default=None, help="the embedded one when left out")
-    parser.add_argument("--dtype", default=None, help="of plain weights with --exact; int8 when left out")
+    parser.add_argument("--target", default=None, help="default: the embedded target")
+    parser.add_argument(
+        "--dtype", default=None, help="dtype of plain weights with --exact. Default: int8 weights"
+    )
     parser.add_argument("--draft", default=None)
     parser.add_argument("--prompts", nargs="*", default=None)
     parser.add_argument("--new", type=int, default=256, help="new tokens of each text")
-    parser.add_argument("--rounds", type=int, default=1, help="of 16 prompts each")
-    parser.add_argument("--first", type=int, default=0, help="the round to begin with")
+    parser.add_argument("--rounds", type=int, default=1, help="number of rounds of 16 prompts")
+    parser.add_argument("--first", type=int, default=0, help="first round")
     parser.add_argument(
-        "--alone", type=int, default=ROUND, help="plain texts of a round that are decoded one by one"
+        "--alone", type=int, default=ROUND, help="plain texts per round that are decoded one by one"
     )
-    parser.add_argument("--json", default=None, help="a file that holds the sums so far")
-    parser.add_argument("--minutes", type=float, default=1e9, help="begin nothing new after so many")
+    parser.add_argument("--json", default=None, help="file of the sums so far")
+    parser.add_argument("--minutes", type=float, default=1e9, help="start no new text after this time")
     parser.add_argument("--trees", nargs="*", default=list(TREES))
     return parser.parse_args(words)
 

@@ -81,14 +81,14 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=kind)
     parser.add_argument("stage", choices=[*STAGES, "all"])
     parser.add_argument("--work", type=Path, default=Path("runs/gpu"), help="directory of the results")
-    parser.add_argument("--minutes", type=float, default=9.0, help="that this call may take")
-    parser.add_argument("--small", action="store_true", help="all shrunk, on a CPU")
-    parser.add_argument("--device", help="cuda, cuda:1, cpu; a GPU where there is one")
-    parser.add_argument("--shape", action="append", help="time this shape only; may be given several times")
+    parser.add_argument("--minutes", type=float, default=9.0, help="maximum time of this call")
+    parser.add_argument("--small", action="store_true", help="small sizes, on a CPU")
+    parser.add_argument("--device", help="cuda, cuda:1 or cpu. Default: a GPU if there is one")
+    parser.add_argument("--shape", action="append", help="time only this shape; may be given several times")
     parser.add_argument(
         "--compile",
         action=argparse.BooleanOptionalAction,
-        help="time the shapes with torch.compile, too; if left out, on a GPU",
+        help="also time the shapes with torch.compile. Default: only on a GPU",
     )
     return parser.parse_args(arguments)
 

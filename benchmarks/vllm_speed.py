@@ -148,7 +148,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--target", default=str(assets.TARGET))
     parser.add_argument(
-        "--draft", action="append", help="may be given several times; left out: clover2 and recall"
+        "--draft", action="append", help="may be given several times. Default: clover2 and recall"
     )
     parser.add_argument("--drafted", type=int, default=5)
     parser.add_argument("--prompts", type=int, default=8)

@@ -140,11 +140,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--assistant", default="", help="directory of a small model with the same vocabulary")
     run.add_argument("--draft", default="", help="directory of a draft of ours for the target")
     run.add_argument(
-        "--engine", action="append", help="name or pattern; may be given several times. Left out: all"
+        "--engine", action="append", help="name or pattern; may be given several times. Default: all"
     )
-    run.add_argument(
-        "--batch-size", action="append", type=int, help="may be given several times. Left out: 1"
-    )
+    run.add_argument("--batch-size", action="append", type=int, help="may be given several times. Default: 1")
     run.add_argument("--max-prompts", type=int, default=8)
     run.add_argument("--max-new-tokens", type=int, default=128)
     run.add_argument("--perplexity-tokens", type=int, default=512, help="of the text for the perplexity")

@@ -17,62 +17,70 @@ class CompareOptions(options.ModelOptions):
     suite: Annotated[
         str | None,
         typer.Argument(
-            help="TOML file, or one of experiments/compare/suites: quick (when left out), systems, ablation, "
-            "tree-size, learning-rate, paper-clover1, paper-clover2; of the package's drafts for SmolLM2: "
-            "smollm2-shipped; of drafts that you train for it: smollm2-clover1, smollm2-clover2, smollm2-tree-size, "
-            "smollm2-ablation, smollm2-learning-curve."
+            help="TOML file, or a suite of experiments/compare/suites: quick, systems, ablation, tree-size, "
+            "learning-rate, paper-clover1, paper-clover2; smollm2-shipped with the package's drafts for SmolLM2; with "
+            "drafts that you train for it, smollm2-clover1, smollm2-clover2, smollm2-tree-size, smollm2-ablation, "
+            "smollm2-learning-curve. Default: quick."
         ),
     ] = None
     target: Annotated[
-        str | None, option("Another target than the suite's: directory or hub name.", metavar="MODEL")
+        str | None,
+        option("Target in place of the suite's: a directory or a name on the Hub.", metavar="MODEL"),
     ] = None
     data: Annotated[
         tuple[str, ...],
-        option("Texts or chats to train on, in place of the suite's; repeat for more.", metavar="FILE"),
+        option(
+            "Training texts or chats in place of the suite's; may be given several times.", metavar="FILE"
+        ),
     ] = ()
     tasks: Annotated[
         tuple[str, ...],
         option(
-            "Prompts to measure on, in place of the suite's tasks; repeat for more.",
+            "Prompts in place of the suite's tasks; may be given several times.",
             metavar="NAME=FILE[:GROUP]",
         ),
     ] = ()
     output: Annotated[
-        Path | None, option("Results and report. Left out: runs/ and the suite's name.", metavar="DIR")
+        Path | None,
+        option("Directory of results and report. Default: runs/ and the suite's name.", metavar="DIR"),
     ] = None
     work: Annotated[
         Path | None,
         option(
-            "Keep text and drafts here; suites on one target can share it, and train no draft twice. "
-            "Left out: beside the results, DIR.work.",
+            "Directory of texts and drafts; suites with one target can share it, and then train no draft twice. "
+            "Default: DIR.work beside the results.",
             metavar="DIR",
         ),
     ] = None
     drafts: Annotated[
         Path | None,
         option(
-            "Where the trained drafts are that the suite names. Left out: beside the suite.", metavar="DIR"
+            "Directory of the trained drafts that the suite names. Default: the suite's directory.",
+            metavar="DIR",
         ),
     ] = None
     prompts: Annotated[
         Path | None,
-        option("Where the files are that the suite's tasks name. Left out: beside the suite.", metavar="DIR"),
+        option(
+            "Directory of the files that the suite's tasks name. Default: the suite's directory.",
+            metavar="DIR",
+        ),
     ] = None
     max_prompts: Annotated[
-        int | None, option("Prompts of each task, in place of the suite's number.", min=1)
+        int | None, option("Number of prompts per task, in place of the suite's.", min=1)
     ] = None
-    max_new_tokens: Annotated[int | None, option("New tokens, in place of the suite's number.", min=1)] = None
+    max_new_tokens: Annotated[int | None, option("Number of new tokens, in place of the suite's.", min=1)] = (
+        None
+    )
     temperatures: options.Temperatures = ()
     publish: Annotated[
         Path | None,
         option(
-            "Also write the numbers here, as SUITE.json.",
+            "Also write the numbers to SUITE.json in this directory.",
             metavar="DIR",
         ),
     ] = None
-    report_only: Annotated[bool, option("Write the report of the results that are there; run nothing.")] = (
-        False
-    )
+    report_only: Annotated[bool, option("Write the report of the existing results, and run nothing.")] = False
 
     @property
     def suite_file(self) -> str:

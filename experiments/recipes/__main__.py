@@ -7,7 +7,7 @@ from experiments.command import main
 from experiments.recipes.options import ChatRecipeOptions, RecipeOptions, ReleaseOptions
 
 app = typer.Typer(
-    help="Make drafts from nothing, and the embedded target with its own, as they were made here.",
+    help="Train drafts from random weights, and reproduce the embedded target with its drafts.",
     add_completion=False,
     pretty_exceptions_enable=False,
     no_args_is_help=True,

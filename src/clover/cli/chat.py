@@ -29,15 +29,15 @@ class ChatOptions(GenerationOptions):
     tools: Annotated[
         Path | None,
         option(
-            "Functions that the model may call: a JSON list in the form of OpenAI's interface. A call is shown, and "
-            "what you type then is its result."
+            "Functions that the model may call: a JSON file with a list in OpenAI's format. A call is shown, and you "
+            "type its result."
         ),
     ] = None
 
 
 @takes_options
 def chat(options: ChatOptions) -> None:
-    """Talk with the target; /new starts over, /exit or Ctrl-D ends, Ctrl-C stops an answer."""
+    """Chat with the target. /new starts over, /exit or Ctrl-D ends, Ctrl-C stops an answer."""
     tools = _read_tools(options.tools)
     _check_template(options.target, options.trust_remote_code)
     model, request = options.load(), options.request

@@ -17,30 +17,30 @@ class ExportOptions:
     draft: Annotated[
         str,
         argument(
-            "Trained draft: a directory, a name on the hub, an embedded one, or one of a package.",
+            "Trained draft: a directory, a name on the Hub, an embedded draft, or a draft of a package.",
             metavar="DRAFT",
         ),
     ]
-    directory: Annotated[Path, argument("Directory to write; it appears when it is whole.", metavar="DIR")]
+    directory: Annotated[Path, argument("Output directory; written when complete.", metavar="DIR")]
     to: Annotated[
         Literal["vllm", "speculators"],
         option(
-            "vllm: a directory that vLLM's EAGLE driver loads with Clover's plugin; speculators: the configuration of "
-            "the library of that name, for its tools."
+            "vllm: a directory that vLLM's EAGLE driver loads with Clover's plugin; speculators: a configuration for "
+            "the tools of the speculators library."
         ),
     ]
     target: Annotated[
         str | None,
         option(
-            "Target that the speculators file names as verifier, and the printed command as the model to serve. Left "
-            "out: none.",
+            "Target to name as the verifier in the speculators file and as the model in the printed command. "
+            "Default: none.",
             metavar="NAME|DIR",
         ),
     ] = None
     draft_tokens: Annotated[
         int,
         option(
-            "Tokens per step that the speculators file and the printed command name.",
+            "Draft tokens per step in the speculators file and the printed command.",
             metavar="K",
             min=1,
             max=64,
@@ -51,7 +51,7 @@ class ExportOptions:
 
 @takes_options
 def export(options: ExportOptions) -> None:
-    """Write a draft for another engine, with the same weights. See docs/vllm.md for how to serve it."""
+    """Write a draft with the same weights for another engine. To serve it, see docs/vllm.md."""
     from clover.integrations.export import export as write
 
     to, directory, target, tokens = options.to, options.directory, options.target, options.draft_tokens

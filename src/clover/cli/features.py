@@ -21,21 +21,21 @@ class FeaturesOptions(TextOptions):
 
     output: Annotated[
         Path,
-        option("Directory to write; it grows shard by shard, and --resume goes on with it.", metavar="DIR"),
+        option("Output directory; it grows shard by shard, and --resume continues it.", metavar="DIR"),
     ]
     hidden_state: Annotated[
         str,
         option(
-            "What drafts will read: post_norm, pre_norm or low_middle_high (eagle3; post_norm is in it, too).",
+            "Hidden states to store: post_norm, pre_norm or low_middle_high (for eagle3; it includes post_norm).",
             metavar="KIND",
         ),
     ] = "post_norm"
-    batch_tokens: Annotated[int, option("Tokens that the target runs at once.", min=3)] = 4096
+    batch_tokens: Annotated[int, option("Tokens in a forward pass of the target.", min=3)] = 4096
 
 
 @takes_options
 def features(options: FeaturesOptions) -> None:
-    """Store the target's hidden states of training texts; clover train --features learns from them."""
+    """Store the target's hidden states of training texts, as input for `clover train --features`."""
     from clover.data.features import has_begun
     from clover.target import HIDDEN_STATES
 

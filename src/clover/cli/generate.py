@@ -21,9 +21,9 @@ class GenerateOptions(GenerationOptions):
     """The options of `clover generate`."""
 
     prompts: Annotated[
-        list[str] | None, argument("Texts to continue; standard input if none.", metavar="PROMPT")
+        list[str] | None, argument("Texts to continue. Default: standard input.", metavar="PROMPT")
     ] = None
-    prompt_file: Annotated[Path | None, option("One more prompt: the text of this file.")] = None
+    prompt_file: Annotated[Path | None, option("Use the text of this file as one more prompt.")] = None
     as_json: Annotated[bool, option("Print one JSON object per prompt.", "--json")] = False
     batch_size: BatchSize = 8
     compare: Compare = False
@@ -31,7 +31,7 @@ class GenerateOptions(GenerationOptions):
 
 @takes_options
 def generate(options: GenerateOptions) -> None:
-    """Continue prompts as they are: one is shown as it is written, several run as a batch. Chats: clover chat."""
+    """Continue prompts without a chat template. One prompt is streamed; several run as a batch. See clover chat."""
     prompts = _read_prompts(options.prompts or [], options.prompt_file)
     live = len(prompts) == 1 and not options.as_json
     if options.compare and not live:

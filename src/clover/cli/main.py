@@ -49,8 +49,8 @@ class _Notes(logging.Handler):
 app = typer.Typer(
     name="clover",
     cls=_Commands,
-    help="Faster text from a language model with the same output: speculative decoding with Clover drafts.",
-    epilog="Most commands take the embedded target and draft where --target and --draft are left out.",
+    help="Lossless speculative decoding with Clover drafts: the same text from a language model, faster.",
+    epilog="Without --target and --draft, most commands use the embedded target and draft.",
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

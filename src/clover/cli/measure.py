@@ -17,7 +17,7 @@ from clover.options import takes_options
 
 @takes_options
 def bench(options: BenchOptions) -> None:
-    """Measure plain decoding, the draft, and transformers' own ways to decode, in turn on the same prompts."""
+    """Measure the speed of plain decoding, the draft, and transformers, in turn on the same prompts."""
     from clover.measure.bench import run_bench
 
     if options.model is not None:
@@ -29,7 +29,7 @@ def bench(options: BenchOptions) -> None:
 
 @takes_options
 def demo(options: DemoOptions) -> None:
-    """Compare drafts with plain decoding, live, then as a table and a picture: two minutes.
+    """Compare drafts with plain decoding live, then in a table and a plot. It takes two minutes.
 
     Exits with 1 if a text differs from that of plain decoding and rounding does not explain it.
     """
@@ -42,7 +42,7 @@ def demo(options: DemoOptions) -> None:
 
 @takes_options
 def evaluate(options: EvaluateOptions) -> None:
-    """Show how good a draft is: accuracy of its heads, acceptance in any tree, and where it is weak."""
+    """Measure the quality of a draft: the accuracy of its heads, the acceptance in any tree, and its weak points."""
     from clover.measure.evaluate import run_evaluate
 
     run_evaluate(options)
@@ -50,9 +50,9 @@ def evaluate(options: EvaluateOptions) -> None:
 
 @takes_options
 def tune(options: TuneOptions) -> None:
-    """Measure this machine and find the fastest tree, or none, for each batch size; saves it with the draft.
+    """Find the fastest tree for each batch size on this machine, or plain decoding; save it with the draft.
 
-    With --for vllm, find how many tokens to draft on vLLM.
+    With --for vllm, find the best number of draft tokens on vLLM.
     """
     from clover.measure.tune import run_tune
     from clover.measure.tune_vllm import run_tune_vllm
@@ -62,9 +62,9 @@ def tune(options: TuneOptions) -> None:
 
 @takes_options
 def cost(options: CostOptions) -> None:
-    """Measure what drafting costs here, before any training, and show the τ that 1.0×, 1.5× and 2× take.
+    """Measure the cost of drafting on this machine before training, and show the τ that 1.0×, 1.5× and 2× require.
 
-    With --minutes, or a trained --draft, it also shows after how many tokens the training has paid for itself.
+    With --minutes or a trained --draft, also show after how many tokens the training pays for itself.
     """
     from clover.measure.cost import run_cost
 

@@ -20,7 +20,7 @@ class ServeOptions(ServerOptions, DraftingOptions):
 
 @takes_options
 def serve(options: ServeOptions) -> None:
-    """Serve a model by OpenAI's interface (completions, chat, streaming), with a page to watch it at /."""
+    """Serve a model with an OpenAI-compatible API (completions, chat, streaming) and a status page at /."""
     # typer treats an empty variable as unset, so the server would be open to everybody.
     if options.api_key == "" or (options.api_key is None and os.environ.get(API_KEY) == ""):
         raise UserError("the API key is empty; give one, or leave it out")

@@ -32,34 +32,32 @@ class TextOptions(options.ModelOptions):
     data: Annotated[
         tuple[str, ...],
         _given(
-            "Training texts: .txt, .jsonl, .json or .parquet files, or OWNER/NAME of a data set of the Hugging Face "
-            "Hub; several may follow.",
+            "Training texts: one or more .txt, .jsonl, .json or .parquet files, or OWNER/NAME of a data set on the "
+            "Hugging Face Hub.",
             metavar="FILE...",
         ),
     ] = ()
     more_data: Annotated[tuple[str, ...], argument("More files of --data.", metavar="FILE")] = ()
     regenerate: Annotated[
-        bool, _given("First let the target write the answers itself, in place of the data's.")
+        bool, _given("First let the target write the answers anew, instead of those in the data.")
     ] = False
     regenerate_minutes: Annotated[
-        float | None, _given("Stop writing after this time and take the texts there are.", metavar="M", min=0)
+        float | None, _given("Stop --regenerate after this time, and use its texts.", metavar="M", min=0)
     ] = None
     batch_size: Annotated[
-        int, _given("Texts that --regenerate writes together; less takes less memory.", min=1)
+        int, _given("Texts in a batch of --regenerate; smaller batches need less memory.", min=1)
     ] = 64
-    max_length: Annotated[int, _given("Longest text, in tokens.", min=3)] = 2048
-    resume: Annotated[bool, _given("Go on with what was begun in this output directory.")] = False
+    max_length: Annotated[int, _given("Maximum length of a text in tokens.", min=3)] = 2048
+    resume: Annotated[bool, _given("Continue an interrupted run with the same output directory.")] = False
     dtype: Annotated[
         str | None,
         _models(
-            "bfloat16 or float32. Left out: the one in which this machine multiplies faster.", metavar="DTYPE"
+            "bfloat16 or float32. Default: the one with faster products on this machine.", metavar="DTYPE"
         ),
     ] = None
     seed: Annotated[
         int,
-        _given(
-            "Decides what is drawn: starting values, order, sampled texts.", metavar="N", min=0, max=2**62
-        ),
+        _given("Random seed of starting values, order and sampled texts.", metavar="N", min=0, max=2**62),
     ] = 0
 
     def __post_init__(self) -> None:

@@ -27,7 +27,7 @@ _SAME = (
 # this share, the text has other authors, or was sampled far from the greedy choice.
 _FEWEST, _OWN = 100, 0.7
 
-_given, _bound, _training = panel(), panel("How long"), panel("Training")
+_given, _bound, _training = panel(), panel("Duration"), panel("Training")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,62 +36,62 @@ class TrainOptions(TextOptions):
 
     features: Annotated[
         Path | None,
-        _given("In place of --data: hidden states that clover features has stored.", metavar="DIR"),
+        _given("Stored hidden states from `clover features`, instead of --data.", metavar="DIR"),
     ] = None
     overwrite: options.Overwrite = False
     max_steps: Annotated[
         int | None,
-        _bound("Optimizer steps. 0 learns nothing; it fits the draft of --start-from to the data."),
+        _bound("Maximum number of optimizer steps; 0 only fits the draft of --start-from to the data."),
     ] = None
     max_minutes: Annotated[
         float | None,
         _bound(
-            "Minutes of training alone; --regenerate comes before it and is bounded by --regenerate-minutes.",
+            "Maximum minutes of training, without the time of --regenerate (see --regenerate-minutes).",
             metavar="M",
         ),
     ] = None
-    epochs: Annotated[float, _bound("Passes over the data if neither is given.", metavar="N")] = 4.0
+    epochs: Annotated[float, _bound("Passes over the data if no other limit is given.", metavar="N")] = 4.0
     batch_tokens: Annotated[
         int | None,
-        _training("Tokens of a forward pass; less takes less memory. Left out: 512 on a CPU, 4096 on a GPU."),
+        _training("Tokens in a forward pass; fewer need less memory. Default: 512 on a CPU, 4096 on a GPU."),
     ] = None
     step_tokens: Annotated[
-        int | None, _training("Tokens of an optimizer step at least. Left out: it grows with what is learnt.")
+        int | None, _training("Minimum tokens in an optimizer step. Default: grows with the tokens learnt.")
     ] = None
     recipe: Annotated[
         str,
         _training(
-            "default, or paper: optimizer, rate, schedule, clipping, loss and start as the system's authors "
-            "publish them. What is given beside it wins.",
+            "default, or paper: the optimizer, learning rate, schedule, clipping, loss and starting values that the "
+            "system's authors published. Other options override it.",
             metavar="NAME",
         ),
     ] = "default"
     optimizer: Annotated[
         str | None,
         _training(
-            "muon (AdamW for what is no matrix), or adamw. Left out: the recipe's, or the system's own.",
+            "muon (AdamW for parameters that are not matrices) or adamw. Default: set by the recipe or the system.",
             metavar="NAME",
         ),
     ] = None
     lr: Annotated[
         float | None,
         _training(
-            "Peak learning rate. Left out: the recipe's; or 0.064, with adamw 0.024, divided by the root of the hidden "
-            "size."
+            "Peak learning rate. Default: set by the recipe, or 0.064 (adamw: 0.024) divided by the square root of the "
+            "hidden size."
         ),
     ] = None
     start_from: Annotated[
         str | None,
         _training(
-            "A trained draft to go on from, such as smollm2/recall; it keeps its system and its configuration. Left "
-            "out: a new draft.",
+            "Trained draft to continue from, such as smollm2/recall; it keeps its system and its configuration. "
+            "Default: a new draft.",
             metavar="DRAFT",
         ),
     ] = None
     system: Annotated[
         str | None,
         _training(
-            "Draft system, such as recall, clover2 or medusa; an unknown name lists all. Left out: that of "
+            "Draft system, such as recall, clover2 or medusa; an unknown name lists all. Default: the system of "
             "--start-from, or recall.",
             metavar="NAME",
         ),
@@ -99,7 +99,7 @@ class TrainOptions(TextOptions):
     draft_options: Annotated[
         tuple[str, ...],
         _training(
-            "A field of the system's configuration, such as mlp_ratio=2.0; may be given several times.",
+            "Field of the system's configuration, such as mlp_ratio=2.0; may be given several times.",
             "--set",
             metavar="FIELD=VALUE",
         ),
@@ -107,31 +107,31 @@ class TrainOptions(TextOptions):
     loss: Annotated[
         str | None,
         _training(
-            "default, what the system learns best by; distillation, the same for all systems; or paper, that of "
-            "the system's own paper. Left out: the recipe's.",
+            "default: the best loss for the system; distillation: the same loss for all systems; paper: the loss of "
+            "the system's paper. Default: set by the recipe.",
             metavar="NAME",
         ),
     ] = None
     hidden_state: Annotated[
         str | None,
         _training(
-            "Hidden states to read: post_norm, pre_norm or low_middle_high. Left out: the system's own choice.",
+            "Hidden states that the draft reads: post_norm, pre_norm or low_middle_high. Default: set by the system.",
             metavar="KIND",
         ),
     ] = None
-    heads: Annotated[int | None, _training("Heads of the draft: tokens it looks ahead.")] = None
+    heads: Annotated[int | None, _training("Number of draft heads, one per token ahead.")] = None
     regression_weight: Annotated[
         float | None,
-        _training("Weight of the loss that draws hidden states to the target's.", metavar="W", min=0),
+        _training("Weight of the regression to the target's hidden states.", metavar="W", min=0),
     ] = None
     likely_tokens_only: Annotated[
-        bool | None, _training("Learn only where the text is one that the target itself might have written.")
+        bool | None, _training("Learn only at tokens that the target itself would probably emit.")
     ] = None
 
 
 @options.takes_options
 def train(given: TrainOptions) -> None:
-    """Train a draft for a target that stays as it is."""
+    """Train a draft model for a frozen target."""
     from clover.data import FileTexts
     from clover.data.features import FeatureStore
     from clover.measure.report.progress import Progress

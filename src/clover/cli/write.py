@@ -22,28 +22,28 @@ class WriteOptions(options.ModelOptions):
 
     output: Annotated[
         Path,
-        option("File of JSON lines to write; the same command continues one that is there.", metavar="FILE"),
+        option("JSON Lines file to write; if it exists, the same command continues it.", metavar="FILE"),
     ]
     prompts: Annotated[
         Path | None,
         option(
-            "Prompts, as `clover train --data` reads them; answers in them are written anew. Left out: a chat model "
-            "writes the prompts as well."
+            "File of prompts, as for `clover train --data`; answers in it are written anew. Default: a chat model "
+            "also writes the prompts."
         ),
     ] = None
     texts: Annotated[
         int | None,
-        option("Texts to write. Left out: all prompts; without --prompts it must be given.", min=1),
+        option("Number of texts to write; required without --prompts. Default: one for each prompt.", min=1),
     ] = None
-    max_length: Annotated[int, option("Longest text, in tokens, its prompt included.", min=3)] = 2048
+    max_length: Annotated[int, option("Maximum length of a text in tokens, prompt included.", min=3)] = 2048
     max_new_tokens: Annotated[
-        int | None, option("Most tokens of an answer. Left out: what --max-length leaves.", min=1)
+        int | None, option("Maximum number of tokens of an answer. Default: what --max-length allows.", min=1)
     ] = None
     max_minutes: Annotated[
-        float | None, option("End all texts after this time, interrupted runs included.", metavar="M", min=0)
+        float | None, option("Maximum minutes, interrupted runs included.", metavar="M", min=0)
     ] = None
     temperatures: options.Temperatures = (0.0, 1.0)
-    batch_size: Annotated[int, option("Texts that are written together; less takes less memory.", min=1)] = 64
+    batch_size: Annotated[int, option("Texts in a batch; smaller batches need less memory.", min=1)] = 64
     seed: options.Seed = 0
 
     @property
@@ -65,7 +65,7 @@ class WriteOptions(options.ModelOptions):
 def write(given: WriteOptions) -> None:
     """Let the target write training texts: answers to given prompts, or prompts and answers.
 
-    `clover train --data` and `clover features --data` learn from the file. Temperatures take turns, text by text.
+    The file is input for `clover train --data` and `clover features --data`. The texts alternate between temperatures.
     """
     from clover.write import Writer
 

@@ -134,7 +134,7 @@ class RequestParser:
         if grammar is None:
             return lambda params: params
         if body.ignore_eos:
-            raise ApiError(400, "ignore_eos does not go with a grammar", "invalid_value", "ignore_eos")
+            raise ApiError(400, "ignore_eos cannot be combined with a grammar", "invalid_value", "ignore_eos")
         with _errors_of("response_format"):
             check_grammar_fits(new_reply and new_reply(), tools)
         return partial(self._model.follow, grammar)
@@ -188,7 +188,7 @@ class RequestParser:
         """Return the process that keeps a text from ending before `min_tokens`; None if none is needed."""
         least = body.min_tokens or 0
         if body.stop and least:
-            raise ApiError(400, "min_tokens does not go with stop", "invalid_value", "min_tokens")
+            raise ApiError(400, "min_tokens cannot be combined with stop", "invalid_value", "min_tokens")
         if least > (body.max_tokens or body.max_completion_tokens or least):
             raise ApiError(400, "min_tokens is above max_tokens", "invalid_value", "min_tokens")
         ends = list(self._engine.target.eos_token_ids)
