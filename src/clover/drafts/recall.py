@@ -1,8 +1,8 @@
 """Clover-Recall, this project's own draft: a recurrent step that looks back at the committed text.
 
-Clover-2 (arXiv 2408.00264) gave it the recurrence over drafted tokens. As in EAGLE-1 (arXiv 2401.15077) the step goes
-on from its output, which stands for a hidden state of the target. It has no augmenting layers: the step itself looks at
-the text. At position t, with the target's hidden state h_t and the token x_{t+1} that the target has produced:
+The recurrence over drafted tokens is that of Clover-2 (arXiv 2408.00264). As in EAGLE-1 (arXiv 2401.15077), the output
+of a step is an estimate of the target's hidden state, and the next step reads it. There are no augmenting layers: the
+step itself attends to the text. At position t, with the target's hidden state h_t and its next token x_{t+1}:
 
     u_t = Norm(F [h_t ; E[x_{t+1}] ; E[x_t] ; E[x_{t-1}]])    `fold`    once per verified position
     o_0 = h_t
@@ -12,11 +12,11 @@ the text. At position t, with the target's hidden state h_t and the token x_{t+1
     R(s, e, u) = s + Wo [softmax(q kᵀ / √d) v ; silu(gate) · up]   with q, gate, up = Ws RMSNorm(s) + We e;
                                                                    k, v = Wkv u
 
-What it proposes is mixed with what followed in the text where it repeats itself (`clover.drafts.copies`).
+Where the text repeats itself, the draft's distribution is mixed with the tokens that followed (`clover.drafts.copies`).
 
-All depths are one step, so a tree may be deeper than the draft was trained for. k and v are computed once per committed
-position and are the same for all nodes of a tree, which so needs no cache along its paths. E are rows of the target's
-lm_head scaled to entries of mean square 1. Start values: F = P = [I | 0] plus small noise, Wo = 0.
+All depths use the same step, so a tree may be deeper than in training. k and v are computed once per committed position
+and are the same for all nodes of a tree, so the paths of a tree need no cache. E are rows of the target's lm_head,
+scaled so that the mean square of their entries is 1. Starting values: F = P = [I | 0] plus small noise, and Wo = 0.
 
 Shapes: B batch, A committed positions, P frontier nodes, S slots, H hidden, I width of the MLP, V vocabulary,
 d = H / heads.
@@ -51,9 +51,9 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 class RecallConfig(DraftConfig):
     """Configuration of a Clover-Recall draft.
 
-    `mlp_ratio` is the width of the MLP divided by H; E is multiplied by `embedding_scale`, None for a mean square of 1.
-    `copy_shares` are what copied tokens get where one, two, … tokens match, fitted at the end of a training; None and
-    zeros to copy nothing.
+    `mlp_ratio` is the width of the MLP divided by H. E is multiplied by `embedding_scale`, by default to a mean square
+    of 1. `copy_shares` are the shares of copied tokens after matches of one, two, … tokens, and are fitted at the end
+    of a training. With None or zeros, nothing is copied.
     """
 
     model_type = "recall"
@@ -64,9 +64,9 @@ class RecallConfig(DraftConfig):
 
 
 class WindowLinear(nn.Module):
-    """u: a normed linear layer on a state and the three newest tokens, [h_t ; E[x_{t+1}] ; E[x_t] ; E[x_{t-1}]]."""
+    """u: a normalised linear layer of a state and the three newest tokens, [h_t ; E[x_{t+1}] ; E[x_t] ; E[x_{t-1}]]."""
 
-    earlier = 2  # The copy reads so many tokens before the newest one.
+    earlier = 2  # the number of tokens before the newest one that the layer reads
 
     def __init__(self, hidden_size: int):
         super().__init__()
@@ -76,7 +76,7 @@ class WindowLinear(nn.Module):
     def forward(self, states: Tensor, embeddings: Tensor, earlier: Tensor) -> Tensor:
         """Return u [B, A, H] of states h and embeddings of the tokens after them, both [B, A, H].
 
-        `earlier` [B, 2, H] are embeddings of the tokens before the first of these; zeros for none.
+        `earlier` [B, 2, H] are the embeddings of the two tokens before the first one; zeros where there is none.
         """
         count, tokens = embeddings.shape[1], torch.cat((earlier, embeddings), dim=1)
         window = [tokens[:, start : start + count] for start in range(self.earlier, -1, -1)]
@@ -84,7 +84,7 @@ class WindowLinear(nn.Module):
 
 
 class RecurrentLayer(nn.Module):
-    """R: a look at the text and a gated MLP beside it. Both read one product and write one, as in GPT-J."""
+    """R: attention to the text and a gated MLP in parallel, with joint input and output projections, as in GPT-J."""
 
     def __init__(self, hidden_size: int, num_heads: int, inner_size: int):
         super().__init__()
@@ -110,13 +110,13 @@ class RecurrentLayer(nn.Module):
         mask: Tensor | None = None,
         causal: bool = False,
     ) -> Tensor:
-        """Return the input of Wo, attention and MLP side by side, [B, P, H + I], of states [B, P, H].
+        """Return the input of Wo [B, P, H + I] of states [B, P, H]: the outputs of attention and MLP, concatenated.
 
         Args:
             of_token: [B, P, H + 2 I], We e.
             keys, values: [B, heads, S, d].
-            mask: Bool, broadcast to [B, 1, P, S], True where a state may look; None for everywhere.
-            causal: for whole texts, P = S: a state sees the positions up to its own.
+            mask: Bool, broadcast to [B, 1, P, S], True where a state may attend; None for everywhere.
+            causal: for whole texts (P = S), each state attends to the positions up to its own.
         """
         joined = self.of_state(self.norm(states)) + of_token
         query, gate, up = joined.split((self.hidden_size, self.inner_size, self.inner_size), dim=-1)
@@ -126,7 +126,7 @@ class RecurrentLayer(nn.Module):
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, causal: bool
     ) -> Tensor:
-        """Return attention to the text, [B, heads, P, d]; the vLLM plugin replaces it by that of its paged cache."""
+        """Return attention to the text [B, heads, P, d]. The vLLM plugin replaces it with its paged attention."""
         return attend(query, keys, values, mask, causal=causal)
 
     def heads(self, joined: Tensor) -> Tensor:
@@ -142,7 +142,7 @@ class RecallDraft(DraftModel):
     label, color = "Recall (ours)", "#009e73"
     training_defaults = TrainingDefaults(
         loss=LossConfig(distillation_weight=0.1, regression_weight=1.0),
-        depth_curriculum=True,  # All depths are one step, so the first two teach the others, too.
+        depth_curriculum=True,  # All depths use the same step, so training the first two also trains the others.
     )
     repeats_step = True
     copies_text = True
@@ -155,7 +155,7 @@ class RecallDraft(DraftModel):
         self.projector = identity_linear(2 * size, size)
         self.output_norm = DecoderStack(config.target_shape, 1).take_final_norm()
         self.token_table: TokenTable | None = None
-        self.of_mixed: nn.Linear | None = None  # P's half for r times Wo, on [s ; Wo's input].
+        self.of_mixed: nn.Linear | None = None  # the half of P that reads r, for [s ; Wo's input]
         self.post_init()
 
     def start_from(self, target: TargetWeights) -> None:
@@ -166,7 +166,7 @@ class RecallDraft(DraftModel):
 
     @property
     def has_copy_weights(self) -> bool:
-        """Return whether copied tokens have a weight in what the draft proposes."""
+        """Return whether the draft's distribution includes copied tokens."""
         return any(self.config.copy_shares or ())
 
     @property
@@ -202,7 +202,7 @@ class RecallDraft(DraftModel):
         return self.target.lm_head_weight[tokens] * (self.config.embedding_scale or 1.0)
 
     def look_back(self, states: Tensor, tokens: Tensor, *text: Any, causal: bool = False) -> Tensor:
-        """Return o_i [B, P, H] of o_{i-1} [B, P, H] and tokens Long [B, P]; the rest as in `RecurrentLayer.mix`."""
+        """Return o_i [B, P, H] of o_{i-1} [B, P, H] and tokens Long [B, P]. See also `RecurrentLayer.mix`."""
         if self.token_table is not None and self.of_mixed is not None:
             of_token, projected = self.token_table(tokens)
             both = torch.cat((states, self.layer.mix(states, of_token, *text)), dim=-1)
@@ -225,13 +225,13 @@ class RecallDraft(DraftModel):
 class RecallSession(DraftSession):
     """A Clover-Recall draft in one running batch.
 
-    Of each committed position its cache has k and v, and the token after it: the two newest are read again for u, all
-    of them where the draft copies from the text.
+    For each committed position, the cache has k, v and the next token. u needs the two newest tokens; copying from the
+    text needs all of them.
 
     Attributes:
         weights: copy weights; None to copy nothing.
-        text: the text that is copied from, since the last commit.
-        runs: Int [B, P, S], how many tokens before each slot are also the end of each frontier node's path.
+        text: the text at the last commit, from which tokens are copied.
+        runs: Int [B, P, S], how many tokens before each slot match the end of the path of each frontier node.
     """
 
     text: CopySource
@@ -244,7 +244,7 @@ class RecallSession(DraftSession):
     # -- commit and draft ------------------------------------------------------------------------------------------
 
     def read(self, hidden: Tensor, next_tokens: Tensor) -> Tensor:
-        """Keep k, v and the tokens of the positions h [B, A, H]; return o_0 = h."""
+        """Store k, v and the tokens of the positions with states h [B, A, H]; return o_0 = h."""
         draft = self.draft
         newest = self.cache.last_tokens(WindowLinear.earlier)
         earlier = draft.embed(newest.clamp(min=0)) * (newest >= 0).unsqueeze(-1)
@@ -254,7 +254,7 @@ class RecallSession(DraftSession):
         return hidden
 
     def step(self, parents: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return o_i [B, P, H], as the states that the next depth starts from and as what goes into the lm_head."""
+        """Return o_i [B, P, H] twice: as the states for the next depth, and as the input of the lm_head."""
         states = self.draft.look_back(parents, tokens, *self.cache.text(0))
         return states, states
 
@@ -269,7 +269,7 @@ class RecallSession(DraftSession):
         if self.weights is None:
             return logits
         if self.depth == 0:
-            # A text has one slot at least, even without tokens.
+            # A text has at least one slot, even without tokens.
             text = self.cache.tokens[:, : max(self.cache.length, 1)]
             self.text = CopySource.of(text, self.cache.positions(1))
             self.runs = copies.runs_at_end(self.text)

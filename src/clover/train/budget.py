@@ -11,17 +11,17 @@ from clover.drafts import DraftModel
 from clover.train.config import TrainConfig
 
 _FEW_DEPTHS = 2
-_HELD_OUT_TOKENS, _HELD_OUT_SHARE = (2**11, 2**15), 1 / 16  # The limits and the share.
-_STEP_GROWTH = 0.5  # A step has this many times the square root of the tokens learnt.
-_PASS_TOKENS, _GPU_PASS_TOKENS = {"cpu": 512}, 4096  # The tokens of a forward pass by kind of device.
-_START = 1e-3  # The warm-up begins at this share, so that the first step has a rate above 0.
+_HELD_OUT_TOKENS, _HELD_OUT_SHARE = (2**11, 2**15), 1 / 16  # the limits, and the share of the tokens learnt
+_STEP_GROWTH = 0.5  # the tokens of a step, divided by the square root of the tokens learnt
+_PASS_TOKENS, _GPU_PASS_TOKENS = {"cpu": 512}, 4096  # the tokens of a forward pass by kind of device
+_START = 1e-3  # the warm-up begins at this share, so that the rate of the first step is above 0
 
 
 def step_tokens(config: TrainConfig, tokens: int) -> float:
     """Return the minimum number of tokens in the next optimizer step, after `tokens` have been learnt.
 
-    Beyond the critical batch size, a larger batch hardly makes the gradient less noisy. That size grows with the square
-    root of the tokens, for models of any size (2410.21676, §4). So short runs take many small steps.
+    Beyond the critical batch size, a larger batch hardly reduces the noise of the gradient. This size grows with the
+    square root of the tokens, for models of any size (2410.21676, §4). So short runs take many small steps.
     """
     return config.step_tokens or _STEP_GROWTH * math.sqrt(tokens)
 
@@ -32,7 +32,7 @@ def pass_tokens(device: str) -> int:
 
 
 class TrainingBudget:
-    """A counter of the steps, tokens and seconds of a run, which compares them with the limits in the options.
+    """A counter of a run's steps, tokens and seconds, which compares them with the limits in the options.
 
     Args:
         config: steps, minutes and epochs.
@@ -40,7 +40,7 @@ class TrainingBudget:
         clock: a monotonic clock, in seconds.
 
     Attributes:
-        step, tokens: optimizer steps, and tokens without padding, of the whole run, resumed parts included.
+        step, tokens: optimizer steps and tokens (without padding) of the whole run, including resumed parts.
     """
 
     def __init__(self, config: TrainConfig, batches: Batches, clock: Callable[[], float] = time.monotonic):
@@ -63,12 +63,12 @@ class TrainingBudget:
 
     @property
     def seconds(self) -> float:
-        """Return the seconds of the whole run, interrupted parts included."""
+        """Return the seconds of the whole run, including interrupted parts."""
         return self._before + self._clock() - self._started
 
     @property
     def spent(self) -> float:
-        """Return the share (0 … 1) that is spent: the larger share of steps and time, or the share of epochs."""
+        """Return the share (0 to 1) of the budget that is spent: the larger of steps and time, or else of epochs."""
         config = self._config
         if config.only_fits:
             return 1.0
@@ -81,7 +81,7 @@ class TrainingBudget:
 
     @property
     def is_spent(self) -> bool:
-        """Return whether the run ends here; every run takes at least one step, unless the options set 0 steps."""
+        """Return whether the run ends now. A run takes at least one step, unless the options set 0 steps."""
         return (self.step > 0 or self._config.only_fits) and self.spent >= 1
 
     @property
@@ -102,9 +102,9 @@ class TrainingBudget:
 
     @property
     def held_out_tokens(self) -> int:
-        """Return how many held-out tokens are measured at the end: 1/16 of those learnt, between 2,048 and 32,768.
+        """Return the number of held-out tokens to measure at the end: 1/16 of the tokens learnt, from 2,048 to 32,768.
 
-        If nothing is learnt, the number is 32,768.
+        Without training, it is 32,768.
         """
         least, most = _HELD_OUT_TOKENS
         if self._config.only_fits:
@@ -112,9 +112,9 @@ class TrainingBudget:
         return min(max(least, round(_HELD_OUT_SHARE * self.tokens)), most)
 
     def depths(self, draft: DraftModel) -> int:
-        """Return how many depths of the draft the next step trains.
+        """Return the number of depths that the next step trains.
 
-        Fewer depths take less time. So they allow more steps, but only if the budget is in minutes.
+        With fewer depths a step takes less time. This allows more steps only if the budget is in minutes.
         """
         config, every = self._config, draft.trained_depths
         few = (

@@ -1,13 +1,13 @@
-"""`head_loss` a few positions at a time, and for large vocabularies an estimate of it from a sample of the rows.
+"""Compute `head_loss` in chunks of positions; for large vocabularies, estimate it from a sample of the lm_head's rows.
 
-The gradient of each chunk is computed with its loss, and only the gradients are kept, never the logits. While the draft
-learns to propose from 8,192 tokens or more, a chunk has logits of some rows only: the likeliest tokens and the labels
-of all its positions, and a random part of the others, which stands for all of them in the sums of softmax (importance
-sampling: Jean and others, 1412.2007). There the best of the tokens that the draft knows counts as the target's best
-token, so the accuracy while learning is a little too good. Without gradients all rows are used.
+The gradient of each chunk is computed together with its loss. Only gradients are kept, never logits.
 
-Shapes: D heads, B texts, T tokens, R positions that count, r those of one chunk, H hidden, V vocabulary, S its rows
-that are used.
+With 8,192 or more tokens in the draft's vocabulary, a chunk computes only some rows of the logits while gradients are
+on: the most probable tokens and the labels of its positions, and a random sample of the others. The sample represents
+all the others in the sums of the softmax (importance sampling: Jean and others, 1412.2007). The target's best token is
+then the best one in the draft's vocabulary, so the accuracy during training is slightly too high.
+
+Shapes: D heads, B texts, T tokens, R counted positions, r positions of a chunk, H hidden, V vocabulary, S rows in use.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from clover.train.losses import (
 
 @dataclass(frozen=True)
 class RowSampling:
-    """Which rows of a large lm_head a chunk uses.
+    """The rule for the rows of a large lm_head that a chunk uses.
 
     Args:
-        large: rows from which on not all are used.
-        likeliest: rows per position that always are.
-        drawn: random rows among the others, for the whole chunk.
+        large: minimum number of rows for sampling; a smaller lm_head uses all rows.
+        likeliest: number of the most probable rows of each position, which are always used.
+        drawn: number of random rows among the others, for the whole chunk.
     """
 
     large: int = 8192
@@ -66,12 +66,12 @@ def chunked_head_loss(
     sampling: RowSampling = RowSampling(),
     elements: int | None = None,
 ) -> tuple[Tensor, HeadMetrics]:
-    """Return what `head_loss` does, estimated from some rows where `sampling` is in use; call `backward` once at most.
+    """Return the values of `head_loss`, or estimates from sampled rows (`sampling`). Call `backward` only once.
 
     Args:
         draft, outputs, hidden_target, batch, config, scale, counts: see `head_loss`.
-        sampling: which rows of the lm_head are used while gradients are on.
-        elements: logits that exist at one time; None for a number that suits the device.
+        sampling: the rule for the rows of the lm_head while gradients are on.
+        elements: maximum number of logits in memory; None for a number that suits the device.
     """
     depth, device = len(outputs), outputs.device
     likely = likely_tokens(draft, hidden_target, batch.tokens) if config.likely_tokens_only else None
@@ -96,11 +96,11 @@ def chunked_head_loss(
 
 
 class ChunkedHeadLoss(torch.autograd.Function):
-    """The loss of outputs [D, B, T, H] and the draft's own lm_heads; the gradients are made in the forward pass."""
+    """The loss of outputs [D, B, T, H] and the draft's own lm_heads. The forward pass also computes the gradients."""
 
     @staticmethod
     def forward(ctx: Any, work: _Work, learn: bool, outputs: Tensor, *heads: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the loss [] and the sums [5, D] of `HeadMetrics`, which carry no gradient."""
+        """Return the loss [] and the sums [5, D] of `HeadMetrics`; the sums have no gradient."""
         flat = outputs.detach().flatten(1, 2)
         of_outputs, of_heads = torch.zeros_like(flat) if learn else None, list[Tensor]()
         sums = torch.zeros(5, len(flat), dtype=wide(flat.dtype), device=flat.device)
@@ -117,10 +117,10 @@ class ChunkedHeadLoss(torch.autograd.Function):
                 weights = head_weights(work.counts, work.config) * counted
                 loss = (weighted_terms(values, work.config) * weights).sum()
                 with torch.autocast(loss.device.type, enabled=False):
-                    # The regression alone reads no lm_head: its gradient is 0.
+                    # A loss of regression alone uses no lm_head, whose gradient is then 0.
                     of_states, *own = torch.autograd.grad(loss, (states, *heads), materialize_grads=True)
             of_outputs.index_put_(places, of_states, accumulate=True)
-            # Gradients are contiguous like the weights: PyTorch's fused AdamW reads both in memory order.
+            # Gradients must be contiguous like the weights, because PyTorch's fused AdamW reads both in memory order.
             of_heads = [a.add_(b) for a, b in zip(of_heads, own)] or [one.contiguous() for one in own]  # noqa: B905
         ctx.of_outputs = None if of_outputs is None else of_outputs.view_as(outputs)
         ctx.of_heads, ctx.heads = of_heads, len(heads)
@@ -132,8 +132,8 @@ class ChunkedHeadLoss(torch.autograd.Function):
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the gradients of the outputs and the lm_heads.
 
-        Those of the lm_heads are large (each further pass over Medusa's is a tenth of a step), so they are handed over:
-        autograd makes them `.grad` without a copy, as long as nothing else refers to them.
+        The gradients of the lm_heads are large: for Medusa, each further pass over them takes a tenth of a step. So no
+        reference to them is kept, because autograd can then use them as `.grad` without a copy.
         """
         of_loss, of_heads = grad_outputs[0], ctx.of_heads
         ctx.of_heads = []
@@ -146,19 +146,19 @@ class ChunkedHeadLoss(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class _Work:
-    """What the chunks of a batch share.
+    """The data that all chunks of a batch share.
 
     Args:
         draft, config: see `head_loss`.
-        hidden: [B · T, H] the target's states after the final norm.
+        hidden: [B · T, H], the target's states after the final norm.
         tokens: Long [B · T].
         compared: Long [R], the positions s in B · T whose next token is learnt.
         read: Long [R, D], the position t that each head reads for s.
-        counted: Bool [R, D], whether this pair counts.
-        counts: [D] positions that each head's mean is over.
-        unit: of the regression.
-        rows: most positions of a chunk, r.
-        sampling: which rows of the lm_head are used; None for all.
+        counted: Bool [R, D], whether the pair of s and t counts.
+        counts: [D], the number of positions in the mean of each head.
+        unit: the unit of the regression.
+        rows: maximum number of positions of a chunk, r.
+        sampling: the rule for the rows of the lm_head; None to use all.
     """
 
     draft: DraftModel
@@ -174,7 +174,7 @@ class _Work:
     sampling: RowSampling | None
 
     def values(self, states: Tensor, part: Tensor) -> tuple[Tensor, ...]:
-        """Return what `HeadMetrics` sums, five times [r, D], of states [r, D, H] at the positions Long [r]."""
+        """Return the five terms of `HeadMetrics`, each [r, D], of states [r, D, H] at the positions Long [r]."""
         compared = self.compared[part]
         hidden, following = self.hidden[compared], self.tokens[compared + 1]
         if self.sampling is None:
@@ -190,10 +190,10 @@ class _Work:
 
 
 def _sampled_labels(draft: DraftModel, hidden: Tensor, following: Tensor, sampling: RowSampling) -> Labels:
-    """Return labels over a part of the rows.
+    """Return labels over a sample of the rows.
 
-    The target's best token is the best that the draft knows: logits of the whole vocabulary cost more than they are
-    worth.
+    The target's best token is the best one in the draft's vocabulary, because logits of the whole vocabulary take too
+    long.
     """
     known, token = draft.target.head.scaled(draft.lm_head(hidden.to(draft.target.dtype))), following
     if (d2t := draft.d2t) is not None:
@@ -213,10 +213,10 @@ def _sampled_labels(draft: DraftModel, hidden: Tensor, following: Tensor, sampli
 
 
 def _find_positions(mask: Tensor, likely: Tensor | None, depth: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return every s (1 <= s) whose next token is learnt, and t = s − 1 − i, which head i reads for it.
+    """Return the positions s >= 1 whose next token is learnt, and the positions t = s − 1 − i that head i reads for s.
 
-    Both count over B · T, as Long [R] and Long [R, D]; the third, Bool [R, D], says which pairs count: those with t in
-    the text, and, with `likely` Bool [B, T], with likely tokens only from t + 1 to s.
+    Both are indices into B · T, Long [R] and Long [R, D]. The third result, Bool [R, D], is True for pairs that count:
+    t is in the text, and if `likely` Bool [B, T] is given, all tokens from t + 1 to s are likely.
     """
     learnt = mask.clone()
     learnt[:, :2] = False

@@ -1,4 +1,4 @@
-"""What a draft is trained on, batch by batch: the frozen target's states, the draft's outputs, the loss.
+"""Compute the training loss of a batch from the frozen target's states and the draft's outputs; measure the draft.
 
 Shapes: B texts, T tokens, D heads, H hidden, V' vocabulary of the draft.
 """
@@ -24,21 +24,21 @@ from clover.train.chunked_loss import chunked_head_loss
 from clover.train.config import TrainConfig
 from clover.train.losses import HeadMetrics
 
-_WALKED = 4096  # A chain is followed in so many tokens of held-out texts.
-_TOGETHER = 256  # The logits of so many guesses exist at one time.
+_WALKED = 4096  # the number of held-out tokens in which a chain is followed
+_TOGETHER = 256  # the number of guesses whose logits are in memory at one time
 # Under autocast the states are bfloat16 and the weights of norms float32, on purpose.
 warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
 
 
 @dataclass(frozen=True)
 class HeldOutMetrics:
-    """What was measured of a draft in held-out texts.
+    """The metrics of a draft on held-out texts.
 
     Attributes:
-        metrics: of all heads.
-        hits: Long [V'], how often each index of the draft's logits was its choice, and right; empty for a draft of the
-            whole vocabulary.
-        guesses: what the first head and copies of the text predict; None where nothing depends on it.
+        metrics: the metrics of all heads.
+        hits: Long [V'], how often each index of the draft's logits was its choice and correct; empty for the whole
+            vocabulary.
+        guesses: predictions of the first head and of copies from the text; None if nothing depends on them.
     """
 
     metrics: HeadMetrics
@@ -69,12 +69,12 @@ class Objective:
         )
 
     def loss(self, batch: TextBatch, depths: int, counts: Tensor) -> tuple[Tensor, HeadMetrics]:
-        """Return the loss [] of the first `depths` heads, from noisy states, and what was measured with it.
+        """Return the loss [] of the first `depths` heads on states with noise, and the metrics.
 
         Args:
             batch: on any device.
             depths: D.
-            counts: [D] positions of all batches of the optimizer step (`count_positions`).
+            counts: [D], the number of positions in all batches of the optimizer step (`count_positions`).
         """
         batch = batch.to(self.target.device)
         with self.autocast():
@@ -84,7 +84,7 @@ class Objective:
 
     @torch.no_grad()
     def measure(self, batches: Iterable[TextBatch]) -> HeldOutMetrics:
-        """Return what the draft is right about in all `batches`, at least one; nothing is changed."""
+        """Return the metrics of the draft on `batches`, at least one; nothing is changed."""
         draft, metrics, guesses = self.draft, list[HeadMetrics](), list[Guesses]()
         hits = torch.zeros(0 if draft.d2t is None else len(draft.d2t), dtype=torch.long)
         for batch in batches:
@@ -115,7 +115,7 @@ class Objective:
         return found
 
     def features(self, batch: TextBatch) -> Features:
-        """Return the target's hidden states of a batch on its device; UserError if one is no finite number."""
+        """Return the target's hidden states of a batch on its device; UserError if a value is not finite."""
         stored, kind = self._stored, self.draft.config.hidden_state
         features = stored(batch) if stored else compute_features(self.target, batch.tokens, kind)
         return require_finite(features, batch, self.target)
@@ -131,7 +131,7 @@ class Objective:
         return chunked_head_loss(self.draft, outputs, target, batch, self.loss_config, self.scale, counts)
 
     def _noisy(self, hidden: Tensor) -> Tensor:
-        """Return states with uniform noise (EAGLE-1; the option of Clover-2)."""
+        """Return states with uniform noise (EAGLE-1, and an option of Clover-2)."""
         if not self.loss_config.noise:
             return hidden
         unit = self.scale if self.loss_config.relative else 1.0
@@ -141,10 +141,10 @@ class Objective:
 def _guesses_of(
     draft: DraftModel, batch: TextBatch, features: Features, outputs: Tensor
 ) -> tuple[Guesses, Tensor]:
-    """Return the guesses of one batch, from the outputs [B, T, H] of head 1, and the hits.
+    """Return the guesses of one batch from the outputs [B, T, H] of head 1, and the hits.
 
-    Hits are how often each index of the draft's logits was its choice, and right: Long [V'], or empty for a draft of
-    the whole vocabulary. Right is the target's most probable token.
+    Hits, Long [V'], count how often each index of the draft's logits was its choice and correct; they are empty for a
+    draft with the whole vocabulary. A choice is correct if it is the target's most probable token.
     """
     learnt, target, d2t, device = batch.predicted_mask[:, 2:], draft.target, draft.d2t, outputs.device
     states, of_target = outputs[:, :-2][learnt], features.hidden_target[:, 1:-1][learnt]
@@ -171,15 +171,15 @@ def _guesses_of(
 def fit_to_held_out(
     draft: DraftModel, measured: HeldOutMetrics, config: TrainConfig, counts: Tensor | None
 ) -> bool:
-    """Reduce the vocabulary to the tokens that are worth their time, and set how much the draft copies from the text.
+    """Reduce the vocabulary to the tokens that are worth their time, and fit the probabilities of copied tokens.
 
-    Return whether the vocabulary is smaller now, so that `measured` is no longer true of the draft.
+    Return whether the vocabulary is now smaller; then `measured` no longer holds for the draft.
 
     Args:
         draft: the trained draft, which is changed.
-        measured: what it is right about in held-out texts.
-        config: `fit_vocabulary` allows the first; `copy_shares` among the draft's options forbids the second.
-        counts: Long [V], occurrences of each token in the texts; None for a draft of the whole vocabulary.
+        measured: the metrics of the draft on held-out texts.
+        config: `fit_vocabulary` enables the first; `copy_shares` in the draft's options disables the second.
+        counts: Long [V], occurrences of each token in the texts; None for a draft with the whole vocabulary.
     """
     size = draft.config.draft_vocab_size
     if config.fit_vocabulary and draft.d2t is not None and counts is not None:

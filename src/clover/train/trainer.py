@@ -1,6 +1,6 @@
-"""Run a training from its first step, or from a checkpoint, to the finished draft; `Trainer.fit` is the loop.
+"""Run a training from its first step, or from a checkpoint, to the finished draft. `Trainer.fit` is the loop.
 
-If only steps limit a run, its weights are bitwise the same, however often it is stopped and resumed.
+If steps are a run's only limit, its weights are bitwise the same, however often the run is stopped and resumed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from clover.train.saving import Checkpoints, check_unfinished, log_path, remove_
 _LOG_EVERY_SECONDS = 2.0
 _FIRST_LINE_SECONDS = 3.0  # without a terminal
 _SCALE_BATCHES, _SCALE_TOKENS = 8, 64  # batches, and tokens of one text in each
-# The draft's vocabulary is the most frequent tokens in so many tokens of text.
+# The draft's vocabulary consists of the most frequent tokens in this many tokens of text.
 _COUNTED_TOKENS = 2**18
 _CHARACTERS_PER_TOKEN = 8  # more than in most texts
 
@@ -62,12 +62,12 @@ class TrainResult:
 
     Args:
         finished: False if a signal stopped the run; then it can be resumed.
-        steps, tokens, seconds: of the whole run, resumed parts included; padding is not counted.
-        training: the last log entry: loss, and per head distillation, regression and accuracy; if nothing was learnt,
-            it is `validation`.
-        validation: the same for held-out texts, measured on the final draft in the dtype of the training. It adds `tau`
-            of a greedy chain of `chain` tokens along `tau_tokens` of them; `tau_own_tokens` of these are the target's
-            first choice. None if there are no held-out texts, or the run was stopped.
+        steps, tokens, seconds: totals of the run, including resumed parts; padding is not counted.
+        training: the last log entry: the loss, and for each head distillation, regression and accuracy. If nothing was
+            learnt, it is `validation`.
+        validation: the same metrics of the final draft on held-out texts, in the dtype of the training. `tau` is for a
+            greedy chain of `chain` tokens along `tau_tokens` tokens, of which `tau_own_tokens` are the target's first
+            choice. None if there are no held-out texts, or the run was stopped.
     """
 
     finished: bool
@@ -90,13 +90,13 @@ def train(
 ) -> TrainResult:
     """Train `draft` in place, and write it to `config.output` with the options, the results and the log.
 
-    Ctrl-C and SIGTERM end the run after the current step, with a checkpoint.
+    Ctrl-C and SIGTERM end the run after the current step, and a checkpoint is saved.
 
     Args:
         config: the options.
         target: the frozen target.
-        texts: the texts, or samples in memory; a part of them is held out for validation.
-        draft: made for `target`, with its starting values. The finished draft has the target's dtype.
+        texts: the texts, or samples in memory; some of them are held out for validation.
+        draft: a draft for `target` with its starting values. The finished draft has the target's dtype.
         resume: continue the unfinished run in `config.work_directory`.
         overwrite: replace an existing output directory, and discard an unfinished run.
         console: the output for progress; standard error by default.
@@ -125,7 +125,7 @@ def train(
 
 
 class Trainer:
-    """A draft with its optimizers, its texts and the state of its training. The arguments are those of `train`.
+    """A draft with its optimizers, its texts and the state of its training. For the arguments, see `train`.
 
     The trainer converts the draft's weights to float32.
     """
@@ -157,7 +157,7 @@ class Trainer:
         torch.manual_seed(config.seed)
 
     def fit(self) -> TrainResult:
-        """Train until the budget is spent or a signal arrives; both end with a checkpoint."""
+        """Train until the budget is spent or a signal arrives; a checkpoint is saved in both cases."""
         self._begin()
         with stop_requests() as stopped:
             while not self.budget.is_spent and not stopped():
@@ -182,7 +182,7 @@ class Trainer:
         return TrainResult(finished, budget.step, budget.tokens, budget.seconds, training, validation)
 
     def measure_scale(self) -> None:
-        """Measure the unit of the regression loss on the first tokens of one text in each of the first batches."""
+        """Measure the unit of the regression loss on the beginning of one text in each of the first batches."""
         first = [next(self.batches) for _ in range(_SCALE_BATCHES)]
         self.batches.position = Position()
         openings = (batch.opening(_SCALE_TOKENS).to(self.target.device) for batch in first)
@@ -198,7 +198,7 @@ class Trainer:
         self.objective.scale, self.entry = state.scale, state.entry
 
     def save(self) -> None:
-        """Write a checkpoint if loss and weights are finite, because a bad state must not replace a good one."""
+        """Write a checkpoint if the loss and the weights are finite, so that a bad state never replaces a good one."""
         self._report()
         if not all(bool(weight.isfinite().all()) for weight in self.parameters):
             self._refuse("the weights are not finite")
@@ -262,7 +262,7 @@ class Trainer:
         )
 
     def _next_batches(self) -> list[TextBatch]:
-        """Return the batches of the next step. If the texts cannot be read, save a checkpoint before the error."""
+        """Return the batches of the next step. If the texts cannot be read, save a checkpoint and raise the error."""
         place, tokens = self.batches.position, self.budget.step_tokens
         batches: list[TextBatch] = []
         try:
@@ -292,7 +292,7 @@ class Trainer:
         raise UserError(f"{what} at step {self.budget.step}; lower the learning rate ({self.lr:.2g})")
 
     def _finish(self) -> dict[str, Any] | None:
-        """Fit the draft to held-out texts, and return its metrics on them; None if there are no usable texts."""
+        """Fit the draft to held-out texts, and return its metrics on them; None if no text can be used."""
         if (batches := self._held_out_batches()) is None:
             return None
         measured = self.objective.measure(self.progress.each(batches))
@@ -316,11 +316,11 @@ class Trainer:
             return None
         self.progress.say("measuring on held-out texts")
         tokens = self.budget.held_out_tokens
-        try:  # The blocks are small, because a usual block could need all of the few held-out texts.
+        try:  # The blocks are small, because a block of the usual size could need all of the few held-out texts.
             size = _CHARACTERS_PER_TOKEN * tokens
             batches = self._make_batches(seed=0, side=self.held_out, block_size=size)
             return list(first_batches(batches.epoch(), tokens))
-        except UserError as error:  # because the learnt weights must not be lost
+        except UserError as error:  # Otherwise the trained weights would be lost.
             if self.config.only_fits:
                 raise
             self.progress.log(
@@ -346,8 +346,8 @@ class Trainer:
     def _reduce_vocabulary(self) -> Tensor | None:
         """Reduce the draft's vocabulary to the most frequent tokens; return how often each token occurs.
 
-        Tokens are counted in the texts that are learnt first. None, without counting, if the draft proposes from the
-        whole vocabulary, or if nothing is learnt and the options set no size.
+        Tokens are counted in the texts that are learnt first. Return None, without counting, if the draft has the whole
+        vocabulary, or if nothing is learnt and the options set no size.
         """
         size = self.draft.config.draft_vocab_size
         if size is None or (self.config.only_fits and "draft_vocab_size" not in self.config.draft):
@@ -359,7 +359,7 @@ class Trainer:
         return occurrences
 
     def _stored_features(self) -> Any:
-        """Return the function that reads the target's states from a feature store; None if the target itself runs."""
+        """Return the function that reads the target's states from a feature store; None if the target is run."""
         if not isinstance(self.texts, FeatureStore):
             return None
         check_store(self.texts, self.target, self.draft)
