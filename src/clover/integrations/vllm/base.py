@@ -199,9 +199,7 @@ class CloverForCausalLM(nn.Module):
             self.draft.make_tables()
         if self.draft.d2t is not None:
             if getattr(self.lm_head, "bias", None) is not None:
-                raise ValueError(
-                    "a reduced draft vocabulary cannot be combined with an lm_head that has a bias"
-                )
+                raise ValueError("a reduced draft vocabulary cannot be combined with a bias of the lm_head")
             ranks, rank = get_tensor_model_parallel_world_size(), get_tensor_model_parallel_rank()
             rows = head[self.draft.d2t]
             rows = nn.functional.pad(rows, (0, 0, 0, -len(rows) % ranks))
