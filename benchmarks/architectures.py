@@ -224,22 +224,24 @@ def families_page(rows: list[tuple[str, str, str]]) -> str:
     lines = [
         "# Does my model run?",
         "",
-        "Most decoder-only language models of transformers do, unpatched. Find the type of yours in its `config.json`, "
-        "as `model_type`.",
+        "Most decoder-only language models of transformers run unpatched. The type of your model is `model_type` in "
+        "its `config.json`.",
         "",
         "| models | types | runs |",
         "| --- | --- | --- |",
         *_families({name: found for name, found, _ in rows}),
         "",
-        "- **yes**: plain decoding is the model's own, and no draft changes the text. This was tried with small models "
-        "of random weights, so it says nothing about speed.",
-        "- **no**: refused by name when it is loaded. Mostly its layers carry a recurrent state or select what they "
-        "see.",
-        "- **not tried**: no small model of this type could be made. A real one may run. Clover probes every model "
-        "when it is loaded, and refuses one that it cannot run without changing the text.",
+        "- **yes**: plain decoding gives the model's own text, and no draft changes it. This was tested with small "
+        "models with random weights, so it says nothing about speed.",
+        "- **no**: the model is refused by name when it is loaded. Usually its layers have a recurrent state, or "
+        "select the positions to which they attend.",
+        "- **not tried**: no small model of this type could be made. A real model may run. Clover tests every model "
+        "when it is loaded, and refuses a model that it cannot run without changing the text.",
         "",
-        "To try yours: `clover generate 'Once upon a time' --target DIR --tree lookup`. A GGUF file runs where "
-        "transformers can read it (`pip install '.[gguf]'`).",
+        "To try your model, run `clover generate 'Once upon a time' --target DIR --tree lookup`. A GGUF file runs "
+        "(`pip install '.[gguf]'`) if its architecture is one of falcon, gemma2, gemma3, gpt2, llama, nemotron, phi3, "
+        "qwen2, qwen2moe, qwen3, qwen3moe, stablelm and starcoder2. Each of its settings is followed, or refused by "
+        "name.",
         "",
         "[All types of transformers, with the reasons](development/models.md)",
     ]
@@ -253,9 +255,9 @@ def types_page(rows: list[tuple[str, str, str]]) -> str:
     lines = [
         "# Which types of transformers run, and how?",
         "",
-        f"transformers {transformers.__version__}, torch {torch.__version__}: {counted}. The head of the script says "
-        "what is tried. *text alone*: the model reads images, too, which Clover does not. *sdpa*, *eager*: which "
-        "attention of transformers runs.",
+        f"transformers {transformers.__version__}, torch {torch.__version__}: {counted}. The docstring of the script "
+        "describes the tests. *text alone*: the model also reads images, which Clover does not. *sdpa* and *eager* are "
+        "implementations of attention in transformers.",
         "",
         "    python benchmarks/architectures.py --write docs",
     ]
