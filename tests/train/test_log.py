@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,14 +21,6 @@ def at_step(step: int) -> Any:
 def test_an_entry_is_described_in_one_line() -> None:
     entry = {"step": 30, "loss": 2.5, "accuracy": [0.5, 0.25], "seconds": 61.0, "tokens_per_second": 1234.0}
     assert describe_entry(entry) == "step 30  loss 2.500  accuracy 0.50 0.25  1,234 tokens/s"
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Python's own handler of Ctrl-C, also where the tests run in a shell's background, which ignores the signal."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")

@@ -22,6 +22,7 @@ from clover.train.losses import count_positions
 from clover.train.objective import Objective
 from clover.train.optimizers import peak_rate
 from clover.train.record import read_record
+from clover.train.trainer import Trainer
 from tests.families import VOCAB, tiny_model
 from tests.train.steps import after_steps, at_each_step
 
@@ -143,6 +144,30 @@ def test_an_interrupted_run_ends_on_the_same_bits(config, target, samples, step_
         run(other, target, samples)
     resumed = run(other, target, samples, draft=make_draft(target, seed=1), resume=True)
     assert (resumed.finished, resumed.steps) == (True, 8)
+    assert same(weights(config), weights(other))
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("during", ["measure", "estimate", "the last step"])
+def test_ctrl_c_ends_the_last_measurements_and_loses_nothing(
+    config, target, samples, during, tmp_path, monkeypatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    other = replace(config, output=str(tmp_path / "other"))
+    whole = run(config, target, samples)
+    with monkeypatch.context() as patched:
+        if during == "the last step":
+            patched.setattr(Trainer, "_finish", lambda _: pytest.fail("it measures"))
+        else:
+            patched.setattr(Objective, during, interrupt)
+        with at_each_step(after_steps(7, interrupt) if during == "the last step" else lambda _: None):
+            stopped = run(other, target, samples)
+    assert (stopped.finished, stopped.steps, stopped.validation) == (False, 8, None)
+    assert not Path(other.output).exists()
+    resumed = run(other, target, samples, draft=make_draft(target, seed=1), resume=True)
+    assert (resumed.finished, resumed.validation) == (True, whole.validation)
     assert same(weights(config), weights(other))
 
 

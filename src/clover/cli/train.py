@@ -213,7 +213,9 @@ def _check_resume(config: "TrainConfig", given: TrainOptions) -> bool:
 def _report(given: TrainOptions, config: "TrainConfig", result: "TrainResult") -> None:
     """Print the result of the training, and the next command."""
     if not result.finished:
-        print(f"stopped after step {result.steps}; --resume goes on from there", file=sys.stderr)
+        print(
+            f"stopped after step {result.steps}, which is saved; --resume goes on from there", file=sys.stderr
+        )
         raise typer.Exit(options.INTERRUPTED)
     measured = result.validation or result.training
     accuracy = " ".join(f"{value:.1%}" for value in measured["accuracy"])

@@ -90,7 +90,7 @@ def train(
 ) -> TrainResult:
     """Train `draft` in place, and write it to `config.output` with the options, the results and the log.
 
-    Ctrl-C and SIGTERM end the run after the current step, and a checkpoint is saved.
+    Ctrl-C and SIGTERM end the run after the current step, and a checkpoint is saved. Ctrl-C ends the last measurements.
 
     Args:
         config: the options.
@@ -157,7 +157,7 @@ class Trainer:
         torch.manual_seed(config.seed)
 
     def fit(self) -> TrainResult:
-        """Train until the budget is spent or a signal arrives; a checkpoint is saved in both cases."""
+        """Train until the budget is spent or a signal arrives; save a checkpoint; measure if the budget is spent."""
         self._begin()
         with stop_requests() as stopped:
             while not self.budget.is_spent and not stopped():
@@ -175,9 +175,12 @@ class Trainer:
                     optimizer.zero_grad()
                 self.budget.count(batches)
                 self._save_or_report()
-            finished = self.budget.is_spent
             self.save()
+        finished, validation = self.budget.is_spent and not stopped(), None
+        try:
             validation = self._finish() if finished else None
+        except KeyboardInterrupt:  # The checkpoint has all that was learnt.
+            finished = False
         budget, training = self.budget, self.log.entry or validation or {}
         return TrainResult(finished, budget.step, budget.tokens, budget.seconds, training, validation)
 
@@ -300,13 +303,9 @@ class Trainer:
             self.progress.say("measuring the smaller vocabulary")
             measured = self.objective.measure(self.progress.each(batches))
         self.progress.say("measuring how many tokens are accepted")
-        found, depths = self.objective.estimate(batches), self.draft.trained_depths
-        chain = {
-            "chain": depths,
-            "tau": found.acceptance.tau,
-            "tau_tokens": found.tokens,
-            "tau_own_tokens": found.own,
-        }
+        found = self.objective.estimate(batches)
+        chain = {"chain": self.draft.trained_depths, "tau": found.acceptance.tau}
+        chain |= {"tau_tokens": found.tokens, "tau_own_tokens": found.own}
         validation = measured.metrics.summary(self.config.loss) | chain
         self.log.write({"step": self.budget.step, "validation": validation})
         return validation
