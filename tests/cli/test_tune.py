@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from clover.assets import DRAFT
 from clover.measure.options import TuneOptions
 
 
@@ -33,6 +34,8 @@ def test_tune_passes_its_options(run_clover: Callable, monkeypatch: pytest.Monke
         (["--max-minutes", "-1"], "max-minutes"),
         (["--target", "t"], "target model t cannot be loaded"),
         (["--costs", "c.json"], "give --for vllm"),
+        (["--output", str(DRAFT / "new" / "t.json")], "lies in a package, where nothing is written"),
+        (["--output", str(DRAFT / "t.json"), "--for", "vllm"], "lies in a package"),
     ],
 )
 def test_errors_are_one_line_and_exit_with_2(
@@ -41,7 +44,7 @@ def test_errors_are_one_line_and_exit_with_2(
     done = run_clover("tune", "--output", str(tmp_path / "tuning.json"), *arguments)
     assert done.code == 2
     assert message in done.err and done.err.count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [] and not (DRAFT / "new").exists()
 
 
 def test_the_draft_that_was_removed_is_named(run_clover: Callable) -> None:

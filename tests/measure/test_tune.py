@@ -163,6 +163,8 @@ def test_the_json_file_holds_all_trees(tuned: Tuned) -> None:
         ),
         ({"draft": "smollm2/recall", "output": None}, "in a package, where nothing is written"),
         ({"draft": str(assets.DRAFT), "output": None}, "in a package, where nothing is written"),
+        ({"output": assets.DRAFT / "tuning.json"}, "in a package, where nothing is written"),
+        ({"output": assets.SMOLLM2 / "new" / "tuning.json"}, "in a package, where nothing is written"),
         ({"json": Path()}, "is a directory"),
     ],
 )

@@ -125,6 +125,7 @@ def _check(options: TuneOptions) -> Path | None:
         raise UserError("--costs holds times of vLLM's steps; give --for vllm with it")
     check_outputs(options.json)
     if options.output is not None:
+        check_no_package(options.output)
         return _writable(options.output)
     depends_on_target = options.target is not None and options.draft is None
     return None if depends_on_target else _file_of(packaged.draft_place(options.draft))
@@ -137,15 +138,20 @@ def _file_of(place: str) -> Path:
         find_system(place)  # raises the error that it was removed
     if not folder.is_dir():
         raise UserError(f"the draft {place} is not a directory to save the tuning in; give --output FILE")
-    packages = [*assets.DRAFTS.values(), *(one.place for one in packaged.packaged_drafts())]
-    if any(folder.samefile(one) for one in packages):
-        raise UserError(
-            "this draft lies in a package, where nothing is written: copy its directory and give the copy as --draft, "
-            "so that its tuning is used, or give --output FILE"
-        )
+    check_no_package(folder)
     if not os.access(folder, os.W_OK):
         raise UserError(f"{folder} cannot be written; give --output FILE")
     return _writable(folder / FILE_NAME)
+
+
+def check_no_package(place: Path) -> None:
+    """Raise UserError if a file or directory lies in a package of drafts."""
+    drafts = [*assets.DRAFTS.values(), *(one.place for one in packaged.packaged_drafts())]
+    if any(place.resolve().is_relative_to(draft.parent.resolve()) for draft in drafts):
+        raise UserError(
+            f"{place} lies in a package, where nothing is written: copy the directory of the draft and give the copy "
+            "as --draft, so that its tuning is used, or give --output FILE in another directory"
+        )
 
 
 def _writable(file: Path) -> Path:

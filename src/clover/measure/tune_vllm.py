@@ -30,6 +30,7 @@ from clover.measure.steps import StepCost
 from clover.measure.trees import exact_tau
 from clover.measure.tune import (
     TimedTree,
+    check_no_package,
     fastest_first,
     load_session,
     make_tune_report,
@@ -120,6 +121,7 @@ def run_tune_vllm(
     """
     check_outputs(options.json)
     if options.output is not None:
+        check_no_package(options.output)
         check_output_file(options.output)
     _check(options)
     costs = read_model(options.costs, StepCosts) if options.costs else None
