@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 import clover
+from clover import assets
 from clover.api import Clover, find_tuning
 from clover.drafting import AutoPolicy, UpcomingStep
 from clover.drafting.tuning import Choice, Tuning, architecture_name, write_entry
@@ -167,6 +169,13 @@ def test_a_tuning_beside_the_draft_is_used_where_it_fits(pair: tuple[Path, Path]
     assert clover.load(target, draft, tree="chain:3").engine.policy.max_nodes == 4, "it does not matter here"
     with pytest.raises(UserError, match="clover tune"):
         clover.load(target, draft)
+
+
+def test_the_tuning_of_the_package_is_used_on_every_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clover.drafting.tuning.machine", lambda _: "another machine")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        assert find_tuning(assets.DRAFT, TargetModel.load(assets.TARGET)) is not None
 
 
 def test_stop_strings_end_the_text(model: Clover) -> None:

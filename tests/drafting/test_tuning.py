@@ -18,10 +18,11 @@ from clover.drafting.tuning import (
 )
 from clover.errors import UserError
 
+HERE = "a machine, 2 threads"
 TUNING = Tuning(
     device="cpu",
     dtype="float32",
-    machine="a machine, 2 threads",
+    machine=HERE,
     threads=2,
     date="2026-11-21",
     versions={"clover": "0.1.0"},
@@ -36,6 +37,11 @@ TUNING = Tuning(
         Choice(8, "chain:9:0.1", 3.0, 0.06, 390.0),
     ),
 )
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("clover.drafting.tuning.machine", lambda _: HERE)
 
 
 @pytest.fixture
@@ -61,27 +67,51 @@ def target_that_runs(tuning: Tuning, **facts: object) -> Any:
     return SimpleNamespace(**known | {"config": SimpleNamespace(model_type=kind, **sizes)} | facts)
 
 
-def test_an_entry_replaces_that_of_a_target_that_ran_so_alone(file: Path):
+def test_an_entry_replaces_that_of_a_target_that_ran_so_alone(file: Path, recwarn: pytest.WarningsRecorder):
     half, newer = replace(TUNING, dtype="bfloat16"), replace(TUNING, date="2026-11-22")
-    int8 = replace(half, weights="int8", exact=True)
-    for one in (half, int8, newer):
+    int8, deeper = replace(half, weights="int8", exact=True), replace(TUNING, target="llama-32-256-4096")
+    every = [half, int8, deeper, newer]
+    for one in every:
         write_entry(file, one)
     found = read_tuning(file)
-    assert set(found.entries) == {half, int8, newer}
-    for one in (half, int8, newer):
-        assert found.find(target_that_runs(one)) == one
-    assert found.find(target_that_runs(newer, device=SimpleNamespace(type="cuda"))) is None
-    assert found.find(target_that_runs(replace(newer, target="llama-2-32-99"))) is None
+    assert set(found.entries) == {*every}
+    assert [found.find(target_that_runs(one)) for one in every] == every
+    assert not recwarn.list
 
 
-@pytest.mark.parametrize("facts", [{"weights": "int8", "exact": True}, {"exact": True}])
-def test_a_tuning_for_other_weights_is_not_used_and_that_is_said(file: Path, facts: dict[str, Any]):
-    with pytest.warns(UserWarning, match="tuned with other weights .* measure anew with `clover tune`"):
+@pytest.mark.parametrize(
+    ("facts", "made", "here"),
+    [
+        (
+            {"weights": "int8", "exact": True},
+            "cpu in float32, plain weights,",
+            "cpu in float32, int8 weights, exact;",
+        ),
+        ({"exact": True}, "cpu in float32, plain weights,", "cpu in float32, plain weights, exact;"),
+        ({"dtype_name": "bfloat16"}, "cpu in float32,", "cpu in bfloat16,"),
+        ({"device": SimpleNamespace(type="cuda")}, "on cpu in", "on cuda in"),
+        ({"config": SimpleNamespace(model_type="gpt2")}, "llama-16-256-4096 on", "gpt2-None-None-None on"),
+    ],
+)
+def test_a_tuning_for_another_target_is_not_used_and_that_is_said(
+    file: Path, facts: dict[str, Any], made: str, here: str
+):
+    with pytest.warns(
+        UserWarning, match=f"tuned for .*{made}.* not for .*{here}.* anew with `clover tune`"
+    ) as said:
         assert read_tuning(file).find(target_that_runs(TUNING, **facts)) is None
-    other = replace(TUNING, **facts)
-    write_entry(file, other)
-    assert read_tuning(file).find(target_that_runs(TUNING)) == TUNING
-    assert read_tuning(file).find(target_that_runs(other)) == other
+    assert len(said) == 1 and "\n" not in str(said[0].message)
+    assert TuningFile().find(target_that_runs(TUNING, **facts)) is None
+
+
+def test_a_tuning_of_another_machine_is_used_and_that_is_said(file: Path, recwarn: pytest.WarningsRecorder):
+    write_entry(file, elsewhere := replace(TUNING, machine="a faster machine"))
+    assert read_tuning(file).find(target_that_runs(TUNING), shipped=True) == elsewhere and not recwarn.list
+    assert read_tuning(file).find(target_that_runs(TUNING)) == elsewhere
+    (said,) = recwarn.list
+    assert str(said.message).startswith(
+        f"the draft was tuned on a faster machine, and this is {HERE}: its times"
+    )
 
 
 def test_choices_are_those_of_the_nearest_batch_size():

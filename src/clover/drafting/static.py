@@ -5,7 +5,7 @@ Shapes: B batch, N nodes (root included), P frontier nodes, V the draft's vocabu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -202,10 +202,6 @@ def known_tokens(draft: DraftModel) -> int:
 
 def levels_of(shape: TreeShape, device: torch.device) -> list[Level]:
     """Return the levels at depths 1, 2, … of a tree, with index tensors on a device."""
-
-    def index(values: Sequence[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.long, device=device)
-
     levels, slots = list[Level](), [0]
     for depth in range(1, shape.max_depth + 1):
         nodes = [node for node, its_depth in enumerate(shape.depths) if its_depth == depth]
@@ -214,7 +210,8 @@ def levels_of(shape: TreeShape, device: torch.device) -> list[Level]:
         places = [parent - shape.depths.index(depth - 1) for parent in expanded]
         above, slots = slots, [expanded.index(shape.parents[node]) for node in nodes]
         above = [above[place] for place in places]
-        levels.append(Level(max(ranks) + 1, *map(index, (expanded, slots, ranks, places, above))))
+        indices = (torch.tensor(some, device=device) for some in (expanded, slots, ranks, places, above))
+        levels.append(Level(max(ranks) + 1, *indices))
     return levels
 
 

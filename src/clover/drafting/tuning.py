@@ -9,6 +9,8 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import starmap
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -18,12 +20,14 @@ from pydantic import AfterValidator, Field
 from clover.drafting.tree import parse_tree
 from clover.errors import UserError
 from clover.files import write_json
+from clover.measure.report.provenance import machine
 from clover.target import TargetWeights
 from clover.validation import read_json, validated
 
 FILE_NAME = "tuning.json"
 _FORMAT = "clover-tuning-3"
 _LONGEST_TREE = 16_384  # characters: about two thousand nodes, more than any draft needs
+_made_for = attrgetter("target", "device", "dtype", "weights", "exact")
 
 
 def _printable(text: str) -> str:
@@ -89,11 +93,6 @@ class Tuning:
     choices: Annotated[tuple[Choice, ...], Field(min_length=1)]
 
     @property
-    def runs(self) -> tuple[Any, ...]:
-        """Return the target's device, dtype, weights and exactness during the measurement."""
-        return self.device, self.dtype, self.weights, self.exact
-
-    @property
     def batch_sizes(self) -> tuple[int, ...]:
         """Return the measured batch sizes in ascending order."""
         return tuple(sorted({choice.batch_size for choice in self.choices}))
@@ -109,21 +108,25 @@ class TuningFile:
 
     entries: tuple[Tuning, ...] = ()
 
-    def find(self, target: TargetWeights) -> Tuning | None:
+    def find(self, target: TargetWeights, shipped: bool = False) -> Tuning | None:
         """Return the entry for a target of this architecture that ran in the same way; None without.
 
-        Warns if an entry differs only in the way of running weights, because its step times do not apply.
+        Warns if all entries are for others, or if it was made on another machine and not shipped with the draft.
         """
-        name = architecture_name(target.config)
-        wanted = target.device.type, target.dtype_name, target.weights, target.exact
-        found = {one.runs: one for one in self.entries if one.target == name}
-        if wanted not in found and wanted[:2] in [runs[:2] for runs in found]:
-            warnings.warn(
-                "the draft was tuned with other weights of the target (int8, --exact or neither), so its tuning is not "
-                "used; measure anew with `clover tune`",
-                stacklevel=3,
-            )
-        return found.get(wanted)
+        facts = target.device.type, target.dtype_name, target.weights, target.exact
+        wanted = (architecture_name(target.config), *facts)
+        found, problem = {_made_for(one): one for one in self.entries}, ""
+        if (one := found.get(wanted)) is None:
+            problem = f"tuned for {' and for '.join(starmap(_words, found))}, but not for {_words(*wanted)}"
+        elif not shipped and one.machine != (here := machine(target.device)):
+            problem = f"tuned on {one.machine}, and this is {here}: its times are only a first guess"
+        if problem and found:
+            warnings.warn(f"the draft was {problem}; measure anew with `clover tune`", stacklevel=3)
+        return one
+
+
+def _words(target: str, device: str, dtype: str, weights: str | None, exact: bool) -> str:
+    return f"{target} on {device} in {dtype}, {weights or 'plain'} weights{', exact' if exact else ''}"
 
 
 def architecture_name(config: Any) -> str:
@@ -152,7 +155,7 @@ def write_entry(path: str | os.PathLike[str], tuning: Tuning) -> None:
     UserError if the file exists and is not a tuning, or cannot be written.
     """
     before = read_tuning(path).entries if Path(path).exists() else ()
-    others = [one for one in before if one.runs != tuning.runs]
+    others = [one for one in before if _made_for(one) != _made_for(tuning)]
     write_json(path, {"format": _FORMAT, "entries": [asdict(one) for one in (*others, tuning)]})
 
 
