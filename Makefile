@@ -41,10 +41,10 @@ drafts: .venv/.installed-coder
 	@test -f $(CODER_DRAFT) || echo 'drafts/coder holds no weights yet; docs/drafts.md says how they are made'
 
 test: lint
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not long and not page"
+	$(BIN)/pytest -n $(WORKERS) -m "not long and not page"
 
 test-long: .venv/.installed-dev
-	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m long
+	$(BIN)/pytest -n $(WORKERS) -m long
 
 test-page: .venv/.installed-page
 	$(BIN)/pytest -m page tests/page

@@ -31,8 +31,10 @@ class Finished(NamedTuple):
     err: str
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     torch.set_num_threads(THREADS)
+    if config.getoption("dist", "no") == "load":  # `-n` alone
+        config.option.dist = "worksteal"  # Tests of a file, which share models, stay together.
 
 
 def pytest_collection_finish() -> None:

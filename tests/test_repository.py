@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -255,6 +256,15 @@ def tracked_text() -> Iterator[Path]:
         path = ROOT / entry
         if entry and path.suffix in TEXT_ENDINGS and path.is_file() and path.stat().st_size < 1_000_000:
             yield path
+
+
+def test_workers_of_n_alone_take_tests_from_each_other(pytestconfig: pytest.Config) -> None:
+    conftest = pytestconfig.pluginmanager.get_plugin(str(ROOT / "tests/conftest.py"))
+    assert conftest is not None
+    for asked, used in (("load", "worksteal"), ("loadfile", "loadfile"), ("no", "no")):
+        option = SimpleNamespace(dist=asked)
+        conftest.pytest_configure(SimpleNamespace(option=option, getoption=vars(option).get))
+        assert option.dist == used
 
 
 def test_importing_clover_does_not_import_torch() -> None:
