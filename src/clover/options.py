@@ -168,7 +168,7 @@ Prompts = Annotated[
 ]
 MaxPrompts = Annotated[int, option("Maximum number of prompts, spread over their groups.", min=1)]
 MaxMinutes = Annotated[
-    float, option("Maximum minutes, loading included; one result is always measured.", metavar="M", min=0)
+    float, option("Maximum minutes, loading models included; one result is certain.", metavar="M", min=0)
 ]
 Output = Annotated[Path, option("Output directory; written when complete.", metavar="DIR")]
 Json = Annotated[Path | None, option("Write the metrics to this JSON file; - is standard output.")]

@@ -28,7 +28,7 @@ def never() -> bool:
 
 
 class Budget:
-    """A number of minutes from now on, loading included.
+    """A number of minutes from now on. Commands load their models in this time, but not Python's modules.
 
     `done` counts the finished pieces of work, and `interrupted` is True after Ctrl-C has ended the work.
     """
