@@ -251,7 +251,7 @@ def fastest_first(timed: Iterable[TimedTree]) -> list[TimedTree]:
     return sorted(timed, key=lambda one: -one.speedup)
 
 
-def verify_costs(timed: Iterable[TimedTree]) -> list[VerifyCost]:
+def _verify_costs(timed: Iterable[TimedTree]) -> list[VerifyCost]:
     """Return the cost of the target's pass by nodes and batch size, as the median over trees of one size."""
     found: dict[tuple[int, int], list[float]] = {}
     for one in timed:
@@ -267,7 +267,7 @@ def _tuning(session: Session, origin: Provenance, sizes: Sequence[Sequence[Timed
         weights=session.target.weights,
         exact=session.target.exact,
         target=architecture_name(session.target.config),
-        verify=tuple(verify_costs(every)),
+        verify=tuple(_verify_costs(every)),
         choices=tuple(one.choice for one in every),
     )
 
