@@ -53,7 +53,9 @@ class TrainOptions(TextOptions):
     epochs: Annotated[float, _bound("Passes over the data if neither is given.", metavar="N")] = 4.0
     batch_tokens: Annotated[
         int | None,
-        _training("Tokens of a forward pass; less takes less memory. Left out: 512 on a CPU, 4096 on a GPU."),
+        _training("Tokens of a forward pass; less takes less memory. Left out: the target's hidden size on a CPU, between "
+            "512 and 1024; 4096 on a GPU."
+        ),
     ] = None
     step_tokens: Annotated[
         int | None, _training("Tokens of an optimizer step at least. Left out: it grows with what is learnt.")

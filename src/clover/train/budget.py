@@ -12,23 +12,28 @@ from clover.train.config import TrainConfig
 
 _FEW_DEPTHS = 2
 _HELD_OUT_TOKENS, _HELD_OUT_SHARE = (2**11, 2**15), 1 / 16  # The limits and the share.
-_STEP_GROWTH = 0.5  # A step has this many times the square root of the tokens learnt.
-_PASS_TOKENS, _GPU_PASS_TOKENS = {"cpu": 512}, 4096  # The tokens of a forward pass by kind of device.
+# A step has this many times the square root of the tokens learnt: the second up to the target's hidden size.
+_STEP_GROWTH, _FIRST_GROWTH = 0.5, 2.0
+_CPU_PASS_TOKENS, _GPU_PASS_TOKENS = (512, 1024), 4096  # The least and the most on a CPU; the tokens on others.
 _START = 1e-3  # The warm-up begins at this share, so that the first step has a rate above 0.
 
 
-def step_tokens(config: TrainConfig, tokens: int) -> float:
+def step_tokens(config: TrainConfig, tokens: int, hidden_size: int) -> float:
     """Return the minimum number of tokens in the next optimizer step, after `tokens` have been learnt.
 
     Beyond the critical batch size, a larger batch hardly makes the gradient less noisy. That size grows with the square
-    root of the tokens, for models of any size (2410.21676, §4). So short runs take many small steps.
+    root of the tokens, for models of any size (2410.21676, §4). So short runs take many small steps. The number grows
+    faster up to the target's hidden size: Muon gives all directions of a gradient the same length, and those that fewer
+    tokens do not reach are noise (docs/development/log.md, "How many at 1.5 B?").
     """
-    return config.step_tokens or _STEP_GROWTH * math.sqrt(tokens)
+    root = math.sqrt(tokens)
+    return config.step_tokens or max(_STEP_GROWTH * root, min(_FIRST_GROWTH * root, hidden_size))
 
 
-def pass_tokens(device: str) -> int:
-    """Return how many tokens in a forward pass keep this kind of device busy."""
-    return _PASS_TOKENS.get(device, _GPU_PASS_TOKENS)
+def pass_tokens(device: str, hidden_size: int) -> int:
+    """Return how many tokens in a forward pass keep this kind of device busy; a CPU takes no more than a step needs."""
+    least, most = _CPU_PASS_TOKENS
+    return min(max(hidden_size, least), most) if device == "cpu" else _GPU_PASS_TOKENS
 
 
 class TrainingBudget:
@@ -37,14 +42,21 @@ class TrainingBudget:
     Args:
         config: steps, minutes and epochs.
         batches: the source of the texts.
+        hidden_size: of the target.
         clock: a monotonic clock, in seconds.
 
     Attributes:
         step, tokens: optimizer steps, and tokens without padding, of the whole run, resumed parts included.
     """
 
-    def __init__(self, config: TrainConfig, batches: Batches, clock: Callable[[], float] = time.monotonic):
-        self._config, self._batches, self._clock = config, batches, clock
+    def __init__(
+        self,
+        config: TrainConfig,
+        batches: Batches,
+        hidden_size: int,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._config, self._batches, self._hidden_size, self._clock = config, batches, hidden_size, clock
         self.step = self.tokens = 0
         self._before, self._started = 0.0, clock()
 
@@ -98,7 +110,7 @@ class TrainingBudget:
     @property
     def step_tokens(self) -> float:
         """Return the minimum number of tokens in the next step."""
-        return step_tokens(self._config, self.tokens)
+        return step_tokens(self._config, self.tokens, self._hidden_size)
 
     @property
     def held_out_tokens(self) -> int:
