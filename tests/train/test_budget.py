@@ -74,11 +74,11 @@ def test_learning_rates(options: dict[str, Any], rates: list[float]) -> None:
     assert found == rates
 
 
-def test_steps_grow_fast_up_to_the_hidden_size_and_slowly_from_there() -> None:
+def test_steps_grow_fast_up_to_a_share_of_the_width_and_slowly_from_there() -> None:
     learnt = (0, 400, 10_000, 1_000_000, 100_000_000)
     for hidden_size, expected in (
-        (64, [0, 40, 64, 500, 5000]),
-        (1536, [0, 40, 200, 1536, 5000]),
+        (64, [0, 40, 50, 500, 5000]),
+        (1536, [0, 40, 200, 1152, 5000]),
         (4096, [0, 40, 200, 2000, 5000]),
     ):
         budget, *_ = make(hidden_size)

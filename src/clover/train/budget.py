@@ -12,8 +12,8 @@ from clover.train.config import TrainConfig
 
 _FEW_DEPTHS = 2
 _HELD_OUT_TOKENS, _HELD_OUT_SHARE = (2**11, 2**15), 1 / 16  # The limits and the share.
-# A step has this many times the square root of the tokens learnt: the second up to the target's hidden size.
-_STEP_GROWTH, _FIRST_GROWTH = 0.5, 2.0
+# A step has this many times the square root of the tokens learnt, by the second up to this share of the hidden size.
+_STEP_GROWTH, _FIRST_GROWTH, _WIDTH_SHARE = 0.5, 2.0, 0.75
 _CPU_PASS_TOKENS, _GPU_PASS_TOKENS = (512, 1024), 4096  # The least and the most on a CPU; the tokens on others.
 _START = 1e-3  # The warm-up begins at this share, so that the first step has a rate above 0.
 
@@ -23,11 +23,11 @@ def step_tokens(config: TrainConfig, tokens: int, hidden_size: int) -> float:
 
     Beyond the critical batch size, a larger batch hardly makes the gradient less noisy. That size grows with the square
     root of the tokens, for models of any size (2410.21676, §4). So short runs take many small steps. The number grows
-    faster up to the target's hidden size: Muon gives all directions of a gradient the same length, and those that fewer
-    tokens do not reach are noise (docs/development/log.md, "How many at 1.5 B?").
+    faster up to a share of the target's hidden size: Muon gives all directions of a gradient the same length, and those
+    that fewer tokens do not reach are noise (docs/development/log.md, "How many at 1.5 B?").
     """
     root = math.sqrt(tokens)
-    return config.step_tokens or max(_STEP_GROWTH * root, min(_FIRST_GROWTH * root, hidden_size))
+    return config.step_tokens or max(_STEP_GROWTH * root, min(_FIRST_GROWTH * root, _WIDTH_SHARE * hidden_size))
 
 
 def pass_tokens(device: str, hidden_size: int) -> int:
