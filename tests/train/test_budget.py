@@ -14,11 +14,15 @@ from clover.train import TrainConfig
 from clover.train.budget import TrainingBudget
 
 
-def make(**options: Any) -> tuple[TrainingBudget, Any, Batches]:
+def make(hidden_size: int = 64, **options: Any) -> tuple[TrainingBudget, Any, Batches]:
     clock: Any = SimpleNamespace(now=100.0)
     texts = [Sample(torch.arange(10).int(), torch.ones(10, dtype=torch.bool)) for _ in range(8)]
     batches = Batches(texts, 10, 20, seed=0)
-    return TrainingBudget(TrainConfig("x", **options), batches, lambda: clock.now), clock, batches
+    return (
+        TrainingBudget(TrainConfig("x", **options), batches, hidden_size, lambda: clock.now),
+        clock,
+        batches,
+    )
 
 
 def test_minutes_count_from_the_start_and_over_interruptions() -> None:
@@ -72,6 +76,22 @@ def test_learning_rates(options: dict[str, Any], rates: list[float]) -> None:
     for budget.step in (0, 1, 4, 10, 15, 20):
         found.append(round(budget.rate, 2))
     assert found == rates
+
+
+def test_steps_grow_fast_up_to_a_share_of_the_width_and_slowly_from_there() -> None:
+    learnt = (0, 400, 10_000, 1_000_000, 100_000_000)
+    for hidden_size, expected in (
+        (64, [0, 40, 50, 500, 5000]),
+        (1536, [0, 40, 200, 1152, 5000]),
+        (4096, [0, 40, 200, 2000, 5000]),
+    ):
+        budget, *_ = make(hidden_size)
+        found = []
+        for budget.tokens in learnt:
+            found.append(budget.step_tokens)
+        assert found == expected
+    budget, *_ = make(step_tokens=7)
+    assert budget.step_tokens == 7
 
 
 @pytest.mark.parametrize(("learnt", "measured"), [(50, 2048), (160_000, 10_000), (10**7, 32_768)])

@@ -53,7 +53,10 @@ class TrainOptions(TextOptions):
     epochs: Annotated[float, _bound("Passes over the data if no other limit is given.", metavar="N")] = 4.0
     batch_tokens: Annotated[
         int | None,
-        _training("Tokens in a forward pass; fewer need less memory. Default: 512 on a CPU, 4096 on a GPU."),
+        _training(
+            "Tokens in a forward pass; fewer need less memory. Default: the target's hidden size on a CPU, between 512 "
+            "and 1024; 4096 on a GPU."
+        ),
     ] = None
     step_tokens: Annotated[
         int | None, _training("Minimum tokens in an optimizer step. Default: grows with the tokens learnt.")

@@ -12,23 +12,16 @@ from clover.train.config import TrainConfig
 
 _FEW_DEPTHS = 2
 _HELD_OUT_TOKENS, _HELD_OUT_SHARE = (2**11, 2**15), 1 / 16  # the limits, and the share of the tokens learnt
-_STEP_GROWTH = 0.5  # the tokens of a step, divided by the square root of the tokens learnt
-_PASS_TOKENS, _GPU_PASS_TOKENS = {"cpu": 512}, 4096  # the tokens of a forward pass by kind of device
+# the tokens of a step, divided by the square root of the tokens learnt; the second up to this share of the hidden size
+_STEP_GROWTH, _FIRST_GROWTH, _WIDTH_SHARE = 0.5, 2.0, 0.75
+_CPU_PASS_TOKENS, _GPU_PASS_TOKENS = (512, 1024), 4096  # the limits on a CPU; the number on other devices
 _START = 1e-3  # the warm-up begins at this share, so that the rate of the first step is above 0
 
 
-def step_tokens(config: TrainConfig, tokens: int) -> float:
-    """Return the minimum number of tokens in the next optimizer step, after `tokens` have been learnt.
-
-    Beyond the critical batch size, a larger batch hardly reduces the noise of the gradient. This size grows with the
-    square root of the tokens, for models of any size (2410.21676, §4). So short runs take many small steps.
-    """
-    return config.step_tokens or _STEP_GROWTH * math.sqrt(tokens)
-
-
-def pass_tokens(device: str) -> int:
-    """Return how many tokens in a forward pass keep this kind of device busy."""
-    return _PASS_TOKENS.get(device, _GPU_PASS_TOKENS)
+def pass_tokens(device: str, hidden_size: int) -> int:
+    """Return how many tokens in a forward pass keep this kind of device busy; on a CPU no more than a step needs."""
+    least, most = _CPU_PASS_TOKENS
+    return min(max(hidden_size, least), most) if device == "cpu" else _GPU_PASS_TOKENS
 
 
 class TrainingBudget:
@@ -37,14 +30,21 @@ class TrainingBudget:
     Args:
         config: steps, minutes and epochs.
         batches: the source of the texts.
+        hidden_size: the target's.
         clock: a monotonic clock, in seconds.
 
     Attributes:
         step, tokens: optimizer steps and tokens (without padding) of the whole run, including resumed parts.
     """
 
-    def __init__(self, config: TrainConfig, batches: Batches, clock: Callable[[], float] = time.monotonic):
-        self._config, self._batches, self._clock = config, batches, clock
+    def __init__(
+        self,
+        config: TrainConfig,
+        batches: Batches,
+        hidden_size: int,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._config, self._batches, self._hidden_size, self._clock = config, batches, hidden_size, clock
         self.step = self.tokens = 0
         self._before, self._started = 0.0, clock()
 
@@ -97,8 +97,16 @@ class TrainingBudget:
 
     @property
     def step_tokens(self) -> float:
-        """Return the minimum number of tokens in the next step."""
-        return step_tokens(self._config, self.tokens)
+        """Return the minimum number of tokens in the next step.
+
+        Beyond the critical batch size, a larger batch hardly reduces the noise of the gradient. This size grows with
+        the square root of the tokens, for models of any size (2410.21676, §4). So short runs take many small steps. In
+        wide models it grows faster at first: Muon gives all directions of a gradient the same length, and those that
+        too few tokens reach are noise (docs/development/log.md, "How many at 1.5 B?").
+        """
+        root = math.sqrt(self.tokens)
+        least = min(_FIRST_GROWTH * root, _WIDTH_SHARE * self._hidden_size)
+        return self._config.step_tokens or max(least, _STEP_GROWTH * root)
 
     @property
     def held_out_tokens(self) -> int:

@@ -36,7 +36,7 @@ class TrainConfig:
         batch_tokens: most tokens in a forward pass, padding included, unless a single text is longer; None for a size
             that keeps the device busy.
         step_tokens: fewest tokens in an optimizer step, from as many forward passes as needed; None for a number that
-            grows with the tokens learnt (`budget.step_tokens`).
+            grows with the tokens learnt (`TrainingBudget.step_tokens`).
         max_steps, max_minutes: the run ends when either is reached, and the learning rate is planned for that. With 0
             steps nothing is learnt: the draft `start_from` is fitted to the texts (`fit_to_held_out`).
         epochs: passes over the data if neither of the two is set.

@@ -153,7 +153,7 @@ class Trainer:
         self.lr = peak_rate(config, type(draft), target.hidden_size)
         self.optimizers = make_optimizers(draft, config, self.lr)
         self.checkpoints = Checkpoints(config, target, self.texts.fingerprint, draft, self.optimizers)
-        self.budget, self.entry = TrainingBudget(config, self.batches), dict[str, Any]()
+        self.budget, self.entry = TrainingBudget(config, self.batches, target.hidden_size), dict[str, Any]()
         torch.manual_seed(config.seed)
 
     def fit(self) -> TrainResult:
@@ -340,7 +340,7 @@ class Trainer:
 
     @property
     def _batch_tokens(self) -> int:
-        return self.config.batch_tokens or pass_tokens(self.target.device.type)
+        return self.config.batch_tokens or pass_tokens(self.target.device.type, self.target.hidden_size)
 
     def _reduce_vocabulary(self) -> Tensor | None:
         """Reduce the draft's vocabulary to the most frequent tokens; return how often each token occurs.
