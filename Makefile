@@ -38,7 +38,6 @@ coder:
 
 drafts: .venv/.installed-coder
 	$(BIN)/python -c 'from clover.packaged import packaged_drafts; print(*packaged_drafts(), sep="\n")'
-	@test -f $(CODER_DRAFT) || echo 'drafts/coder holds no weights yet; docs/drafts.md says how they are made'
 
 test: lint
 	$(BIN)/pytest -n $(WORKERS) -m "not long and not page"

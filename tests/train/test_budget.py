@@ -11,7 +11,7 @@ import torch
 from clover.data import Batches, Sample
 from clover.drafts import TrainingDefaults
 from clover.train import TrainConfig
-from clover.train.budget import TrainingBudget
+from clover.train.budget import TrainingBudget, pass_tokens
 
 
 def make(hidden_size: int = 64, **options: Any) -> tuple[TrainingBudget, Any, Batches]:
@@ -92,6 +92,11 @@ def test_steps_grow_fast_up_to_a_share_of_the_width_and_slowly_from_there() -> N
         assert found == expected
     budget, *_ = make(step_tokens=7)
     assert budget.step_tokens == 7
+
+
+def test_passes_on_a_cpu_are_longer_for_wide_targets() -> None:
+    assert [pass_tokens("cpu", size) for size in (64, 576, 896, 1536)] == [512, 576, 896, 1024]
+    assert pass_tokens("cuda", 64) == pass_tokens("cuda", 4096) == 4096
 
 
 @pytest.mark.parametrize(("learnt", "measured"), [(50, 2048), (160_000, 10_000), (10**7, 32_768)])

@@ -19,7 +19,7 @@ _START = 1e-3  # the warm-up begins at this share, so that the rate of the first
 
 
 def pass_tokens(device: str, hidden_size: int) -> int:
-    """Return how many tokens in a forward pass keep this kind of device busy; on a CPU no more than a step needs."""
+    """Return how many tokens in a forward pass keep this kind of device busy; on a CPU more for wide targets."""
     least, most = _CPU_PASS_TOKENS
     return min(max(hidden_size, least), most) if device == "cpu" else _GPU_PASS_TOKENS
 
