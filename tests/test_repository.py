@@ -182,7 +182,7 @@ BUDGET = {
     "integrations": (1318, 10, 23),  # refuses models that prepare their inputs otherwise
     # time that is kept to a step, with names of what it left out
     # no tuning in a package; texts of exact targets; the tests of draws, which the audit had
-    "measure": (4859, 33, 146),
+    "measure": (4854, 33, 146),
     "metrics": (90, 1, 1),
     "options": (313, 1, 9),  # --threads, --grammar, --compare, --exact
     "packaged": (173, 1, 8),  # drafts of all installed packages, in the place of assets' own for one model
@@ -205,7 +205,7 @@ BUDGET = {
     # half characters and two names of reasoning; what a template reads is tried out, and what it drops is an error
     "templates": (562, 5, 19),
     # of whose text τ is estimated; steps of wide targets are larger
-    "train": (2085, 14, 54),  # measures held-out texts again when the vocabulary was cut
+    "train": (2084, 14, 54),  # measures held-out texts again when the vocabulary was cut
     "tree": (279, 4, 3),  # roots left alone
     "validation": (163, 1, 9),
     "verify": (110, 1, 3),

@@ -21,9 +21,9 @@ T = TypeVar("T")
 _BRANCH = re.compile(r"str|constrained-str|.*\[.*")  # how pydantic names the alternatives of a union
 
 
-def read_json(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> dict[str, Any]:
+def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a JSON file with one object; UserError as in `read_text` and `parse_json`, or if it is not an object."""
-    obj = parse_json(read_text(path, max_bytes), os.fspath(path))
+    obj = parse_json(read_text(path), os.fspath(path))
     if not isinstance(obj, dict):
         raise UserError(f"{os.fspath(path)} must hold a JSON object, not a {type(obj).__name__}")
     return obj

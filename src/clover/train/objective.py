@@ -24,7 +24,7 @@ from clover.train.chunked_loss import chunked_head_loss
 from clover.train.config import TrainConfig
 from clover.train.losses import HeadMetrics
 
-_WALKED = 4096  # the number of held-out tokens in which a chain is followed
+_WALKED = 4096  # a chain is followed in held-out batches until they have this many tokens
 _TOGETHER = 256  # the number of guesses whose logits are in memory at one time
 # Under autocast the states are bfloat16 and the weights of norms float32, on purpose.
 warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")
@@ -100,11 +100,11 @@ class Objective:
         return HeldOutMetrics(sum(metrics[1:], metrics[0]), hits, join_guesses(guesses) if guesses else None)
 
     @torch.no_grad()
-    def estimate(self, batches: Iterable[TextBatch], most: int = _WALKED) -> ChainEstimate:
-        """Return the acceptance of a greedy chain in the first batches, up to `most` tokens; nothing is changed."""
+    def estimate(self, batches: Iterable[TextBatch]) -> ChainEstimate:
+        """Return the acceptance of a greedy chain in the first batches, some 4,096 tokens; nothing is changed."""
         found, tokens = ChainEstimate(Acceptance(), 0, 0), 0
         for batch in batches:
-            if tokens >= most:
+            if tokens >= _WALKED:
                 break
             tokens += int(batch.lengths.sum())
             batch = batch.to(self.target.device)

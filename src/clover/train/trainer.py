@@ -49,7 +49,6 @@ from clover.train.record import LOG_FILE, RECORD_FILE
 from clover.train.saving import Checkpoints, check_unfinished, log_path, remove_unfinished
 
 _LOG_EVERY_SECONDS = 2.0
-_FIRST_LINE_SECONDS = 3.0  # without a terminal
 _SCALE_BATCHES, _SCALE_TOKENS = 8, 64  # batches, and tokens of one text in each
 # The draft's vocabulary consists of the most frequent tokens in this many tokens of text.
 _COUNTED_TOKENS = 2**18
@@ -107,7 +106,7 @@ def train(
     """
     check_unfinished(config, resume, overwrite)
     check_output_directory(config.output, overwrite)
-    with locked_directory(config.work_directory), Progress(console, _FIRST_LINE_SECONDS) as progress:
+    with locked_directory(config.work_directory), Progress(console) as progress:
         progress.say("looking at the texts")
         trainer = Trainer(config, target, texts, draft, progress)
         if resume:

@@ -26,16 +26,18 @@ def wait_for_line(shown: Console) -> list[str]:
     return written(shown).splitlines()
 
 
-def test_a_line_comes_while_the_work_is_silent() -> None:
+def test_a_line_comes_while_the_work_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Progress, "FIRST_LINE", 0.01)
     shown = console(terminal=False)
-    with Progress(shown, first_line=0.01) as progress:
+    with Progress(shown) as progress:
         progress.say("loading the target")
         assert wait_for_line(shown)[0] in ("starting", "loading the target")
 
 
-def test_lines_tell_share_and_time_left() -> None:
+def test_lines_tell_share_and_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Progress, "FIRST_LINE", 0.01)
     shown = console(terminal=False)
-    progress = Progress(shown, first_line=0.01)
+    progress = Progress(shown)
     progress.begin(8, done=4)
     progress.reach(6)
     progress.say("batch size 4")

@@ -19,17 +19,16 @@ Thing = TypeVar("Thing")
 class Progress:
     """The finished share of some work; a context manager that handles interrupts cleanly.
 
-    Without a terminal, a thread prints a line after `first_line` seconds (by default FIRST_LINE), and then regularly.
+    Without a terminal, a thread prints a line after FIRST_LINE seconds, and then regularly.
     """
 
     FIRST_LINE = 3.0
 
-    def __init__(self, console: Console | None = None, first_line: float | None = None):
+    def __init__(self, console: Console | None = None):
         self.console = console or Console(stderr=True)
         self.total, self.done = 0.0, 0.0
         self._doing, self._started_at = "starting", 0.0
         self._began = self._reached = time.monotonic()
-        self._first_line = self.FIRST_LINE if first_line is None else first_line
         self._stop = threading.Event()
         line = rich_progress.TextColumn("{task.fields[owner].line}", markup=False)
         columns = (rich_progress.BarColumn(bar_width=24), rich_progress.TaskProgressColumn(), line)
@@ -116,7 +115,7 @@ class Progress:
         return f"{self._doing}, {duration(left)} left"
 
     def _print_lines(self, stop: threading.Event) -> None:
-        wait, last, since = self._first_line, "", 0.0
+        wait, last, since = self.FIRST_LINE, "", 0.0
         while not stop.wait(wait):
             share = f"{self.done / self.total:4.0%}  " if self.total else ""
             line, now = f"{share}{self.line}", time.monotonic()
