@@ -89,6 +89,18 @@ def test_a_file_of_another_layout_is_made_again() -> None:
     assert weight_cache.find("entry", weights()) is None
 
 
+def test_an_entry_that_may_only_be_read_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    make(made=made)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("clover.target.weight_cache.os.utime", refuse)
+    make(made=made)
+    assert made == list(weights())
+
+
 def test_the_entries_that_were_not_used_for_longest_go(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for age, name in ((300, "first"), (200, "second"), (100, "third")):
         make(name)

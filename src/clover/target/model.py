@@ -25,10 +25,7 @@ from clover.target.probe import PlainRun, check_tree, run_plainly, windows_hold
 from clover.target.protocol import Target
 from clover.target.session import CachedSession
 from clover.target.source import find_source
-from clover.target.structure import (
-    kv_shape,
-    place_of_final_norm,
-)
+from clover.target.structure import kv_shape, place_of_final_norm
 from clover.target.windows import Windows
 
 

@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -75,9 +75,10 @@ def find(name: str, layout: Mapping[str, Tensor] | None = None) -> dict[str, Ten
             sums = (file.metadata() or {}).get("sums")
         if sums != _sums(path) or (layout is not None and _shapes(found) != _shapes(layout)):
             return None
-        os.utime(path)  # the time of its last use
     except _FAILURES:
         return None
+    with suppress(OSError):  # a cache that others filled, and that may only be read
+        os.utime(path)  # the time of its last use
     return found
 
 
