@@ -172,7 +172,7 @@ BUDGET = {
     "drafts": (2411, 17, 77),  # trained drafts note more of their target
     # counts finite logits, which `verify` did
     "engine": (
-        1937,
+        1933,
         19,
         36,
     ),  # scores that processors spoil end a text; texts that cannot go on: again plainly, their last text; stop strings

@@ -169,6 +169,14 @@ def test_the_tokens_before_the_error_are_yielded() -> None:
     assert all(event.generation is None for event in events)
 
 
+def test_how_many_texts_ended_with_an_error_is_told() -> None:
+    target, request = TargetModel(tiny_model("llama")), Request((3, 9, 27), 14, eos=())
+    engine = Engine(target)
+    engine.runner = BreakingRunner(target, engine.hidden_state)
+    with pytest.raises(UserError, match=r"^prompt 1 \(and 2 more of 3\): the target's logits are NaN"):
+        list(engine.run([request] * 3))
+
+
 def test_half_precision_names_a_wider_one() -> None:
     target = TargetModel(tiny_model("llama", torch.float16))
     with torch.no_grad():

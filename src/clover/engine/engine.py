@@ -81,15 +81,8 @@ class Engine:
         """Open a batch that requests can join at any time; at most `max_sequences` run at once. See also `run`."""
         if max_sequences < 1:
             raise UserError(f"max_sequences is {max_sequences}; it must be at least 1")
-        return Scheduler(
-            self.runner,
-            self.draft,
-            self.policy,
-            self.limits,
-            max_sequences,
-            clock or PhaseClock(),
-            store,
-        )
+        clock = clock or PhaseClock()
+        return Scheduler(self.runner, self.draft, self.policy, self.limits, max_sequences, clock, store)
 
     @answers_removed_arguments
     def run(
@@ -102,7 +95,8 @@ class Engine:
         """Decode `requests`; yield one event per request and step.
 
         Raises UserError as `check` does, before anything is generated. If a text ends with an error, UserError is
-        raised after all others have ended; the earlier events of that text are yielded, but no `generation`.
+        raised after all others have ended, and says how many more did; the earlier events of these texts are yielded,
+        but no `generation`.
 
         Args:
             store: keeps the texts of requests with `keep`, and saves later requests their prefill. Texts that still run
@@ -125,8 +119,10 @@ class Engine:
                         yield event
         finally:
             scheduler.close()
-        for index, error in broken.items():
-            raise UserError(error if len(requests) == 1 else f"prompt {index + 1}: {error}")
+        if broken:
+            (index, error), *others = broken.items()
+            more = f" (and {len(others)} more of {len(requests)})" if others else ""
+            raise UserError(error if len(requests) == 1 else f"prompt {index + 1}{more}: {error}")
 
     def check(self, request: Request) -> None:
         """Raise UserError if the prompt leaves no room for a new token, or the target lacks what the request needs."""
