@@ -47,7 +47,7 @@ class PackagedDraft:
 
 
 def packaged_drafts() -> list[PackagedDraft]:
-    """Return the drafts of this package and of all other installed ones; warn of damaged ones."""
+    """Return the drafts of this package and of all other installed ones; warn of those that are damaged or missing."""
     from clover.drafts.loading import read_config
 
     found = []
@@ -67,9 +67,12 @@ def _folders() -> Iterator[tuple[str, str, Path]]:
     """Yield for each package of drafts its short name, its name and version, and its folder."""
     yield assets.SMOLLM2.name, _OWN, assets.SMOLLM2
     for entry in sorted(entry_points(group=GROUP), key=lambda one: (one.name, one.value)):
-        package = f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value
-        for place in _module_folders(entry.value):
-            yield _printable(entry.name), _printable(package), Path(place)
+        package = _printable(f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value)
+        if not (places := _module_folders(entry.value)):
+            reason = f"{_printable(entry.value)} is no installed top-level module with a folder of its own"
+            warnings.warn(f"the drafts of {package} cannot be found: {reason}", stacklevel=1)
+        for place in places:
+            yield _printable(entry.name), package, Path(place)
 
 
 def _module_folders(name: str) -> Sequence[str]:
@@ -149,7 +152,8 @@ def check_has_draft(target: str) -> None:
         width = source.gguf.facts().get("embedding_length")
     elif source.directory is not None and (file := source.directory / "config.json").is_file():
         width = read_json(file).get("hidden_size")
-    if width is not None and width not in [_width(one) for one in packaged_drafts()]:
+    targets = (one.config.get("target_config") or {} for one in packaged_drafts())
+    if width is not None and width not in [one.get("hidden_size") for one in targets]:
         raise NoDraftError(_no_draft(target))
 
 
@@ -159,10 +163,6 @@ def is_smollm2(target: TargetWeights) -> bool:
 
     own = [one for one in packaged_drafts() if one.place.parent == assets.SMOLLM2]
     return any(fit_of(one.config, target) >= Fit.MODEL for one in own)
-
-
-def _width(draft: PackagedDraft) -> Any:
-    return (draft.config.get("target_config") or {}).get("hidden_size")
 
 
 def _no_draft(target: str) -> str:
