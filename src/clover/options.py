@@ -300,8 +300,5 @@ def print_left_out(problems: Collection[str], texts: int) -> None:
         count = number_of(len(problems), "text")
         print(f"left out {count}; the first: {next(iter(problems))}", file=sys.stderr)
     if 2 * len(problems) > texts:
-        print(
-            f"clover: warning: MORE THAN HALF OF THE TEXTS WERE LEFT OUT ({len(problems):,} of {texts:,}), and nothing "
-            "was learnt from them",
-            file=sys.stderr,
-        )
+        share = f"({len(problems):,} of {texts:,})"
+        print(f"clover: warning: MORE THAN HALF OF THE TEXTS WERE LEFT OUT {share}", file=sys.stderr)

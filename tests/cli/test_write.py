@@ -63,11 +63,24 @@ def test_what_is_known_of_the_texts_stands_in_a_file_with_them(
     origin = json.loads((tmp_path / "out.origin.json").read_text())
     assert (code, origin["texts"]) == (0, 6)
     assert "left out 1 text; the first: " in err and "line 7: " in err and "at most 58 fit" in err
-    assert list(origin["left_out"]) == ["text 7"]
+    assert list(origin["left_out"]) == ["text 7"] and origin["unread"] == []
     command = origin["provenance"]["command"]
     assert command.startswith("clover write --target") and command.endswith(
         f"--prompts {prompts} --max-length 60 --temperature 0.5"
     )
+
+
+def test_records_that_cannot_be_read_are_counted_in_the_end(
+    run: Callable, prompts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clover.data.texts._CHECKED", 2)  # the others are looked at while the target writes
+    whole = prompts.read_text().splitlines()
+    prompts.write_text("\n".join([whole[0], "{broken", *whole[1:], "{broken", "{broken"]) + "\n")
+    code, _, err = run("--prompts", prompts)
+    first, last = (line for line in err.splitlines() if "left out" in line)
+    assert code == 0 and first.startswith("left out 1 of the first 2 texts; the first: ")
+    assert last.startswith("left out 3 texts; the first: ") and "line 2" in last
+    assert len(json.loads((tmp_path / "out.origin.json").read_text())["unread"]) == 3
 
 
 def test_an_interrupted_command_is_continued_by_the_same(

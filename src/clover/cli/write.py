@@ -84,21 +84,21 @@ def write(given: WriteOptions) -> None:
     with locked_file(output):
         writer = Writer(target, given.rules, output, "" if texts is None else texts.fingerprint)
         run_writer(writer, texts, given.texts)
-        _note_origin(given, target, writer)
+        unread = {} if texts is None else texts.problems
+        options.print_left_out(unread.values(), 0 if texts is None else texts.looked_at)
+        _note_origin(given, target, writer, unread)
     print(f"{output}: {writer.texts:,} texts, {writer.tokens:,} tokens that the target wrote")
     more = "--data", str(output), "--output", "DIR"
     print(options.next_command("learn from them", "train", given, *more), file=sys.stderr)
 
 
-def _note_origin(given: WriteOptions, target: "TargetWeights", writer: "Writer") -> None:
+def _note_origin(
+    given: WriteOptions, target: "TargetWeights", writer: "Writer", unread: dict[str, str]
+) -> None:
     """Write a file about the origin of the texts, and what was left out, beside them; Clover never reads it."""
     from clover.measure.report.provenance import Provenance
 
     origin = Provenance.here(options.command_line("write", given), target.device, target.dtype)
-    facts = {
-        "texts": writer.texts,
-        "tokens": writer.tokens,
-        "seconds": writer.seconds,
-        "left_out": writer.left_out,
-    }
+    facts = {"texts": writer.texts, "tokens": writer.tokens, "seconds": writer.seconds}
+    facts |= {"left_out": writer.left_out, "unread": list(unread.values())}
     write_json(given.output.with_suffix(".origin.json"), facts | {"provenance": asdict(origin)})
