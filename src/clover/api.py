@@ -199,7 +199,7 @@ class Clover:
         request = self.request(prompt, **options)
         reply = self.new_reply(prompt, request.prompt)
         for event in self.engine.run([request]):
-            text = event.text if reply is None else _read(reply, event).content
+            text = _read(reply, event).content
             if event.generation is not None:
                 self._warn(prompt, request, event.generation)
             if text:
@@ -207,7 +207,7 @@ class Clover:
 
     def _warn(self, prompt: Prompt, request: Request, generation: Generation) -> None:
         """Warn of special tokens within the answer to a conversation."""
-        if request.eos != () and not isinstance(prompt, str) and _is_list_of(Mapping, prompt):
+        if request.eos != () and _is_list_of(Mapping, prompt):
             warn_of_marks(self.target.tokenizer, request.hidden, generation.tokens)
 
     def chat(self, tools: Sequence[Mapping[str, Any]] = (), **options: Any) -> Conversation:
@@ -272,11 +272,8 @@ class Clover:
         Raises UserError if the target cannot chat, or if tools are offered and it cannot call tools.
         """
         tokenizer: Any = self.target.tokenizer
-        if (
-            isinstance(prompt, str)
-            or _is_list_of(int, prompt)
-            or not getattr(tokenizer, "chat_template", None)
-        ):
+        words = isinstance(prompt, str) or _is_list_of(int, prompt)
+        if words or not getattr(tokenizer, "chat_template", None):
             return None
         if bool(tools) not in self._formats:
             ends = self.target.eos_token_ids
@@ -304,9 +301,9 @@ class Clover:
         offered to the model, in the form of that interface. `chat_template_kwargs` are further variables of the
         template, such as `enable_thinking`; a name that the template does not use is an error.
         """
-        if chat_template_kwargs and not (not isinstance(prompt, str) and _is_list_of(Mapping, prompt)):
+        if chat_template_kwargs and not _is_list_of(Mapping, prompt):
             raise UserError("chat_template_kwargs belong to a list of messages")
-        if not isinstance(prompt, str) and _is_list_of(int, prompt):
+        if _is_list_of(int, prompt):
             return list(prompt)  # type: ignore[arg-type]
         if not isinstance(prompt, str) and not _is_list_of(Mapping, prompt):
             raise UserError("the prompt must be a string, a list of token ids or a list of messages")
@@ -328,7 +325,8 @@ def check_grammar_fits(reply: ReplyParser | None, tools: bool) -> None:
 
 
 def _is_list_of(kind: type, values: Any) -> bool:
-    listed = isinstance(values, Sequence) and not isinstance(values, bytes | bytearray | memoryview)
+    """Return True for a sequence of such values; texts and bytes are none."""
+    listed = isinstance(values, Sequence) and not isinstance(values, str | bytes | bytearray | memoryview)
     return listed and all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
 
 
