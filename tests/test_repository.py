@@ -160,16 +160,16 @@ BUDGET = {
     # attention of whole numbers, functions that are alike everywhere
     # int8 targets: products of several heads, and of parts; how loud outliers may be; kept weights
     # exact copies of models with plain weights: products of as many rows
-    "cpu": (1797, 13, 54),
+    "cpu": (1783, 13, 54),
     # records in the forms that users bring, with weights and options; whole tags; states that are no numbers; records
     # that show more than text, in tables, too; compressed files and deep records are named; names that contradict
-    "data": (2706, 16, 62),
+    "data": (2689, 16, 62),
     # drafting under grammars; an example of a level, and what a policy may know; for which weights a tuning is
     "drafting": (1716, 16, 49),
     # starting values whatever the default dtype is, and what they are; how near a target is to a draft's own; files
     # that hold less than they describe
     # a choice of the mixture without rows of the whole vocabulary, which took minutes
-    "drafts": (2411, 17, 77),  # trained drafts note more of their target
+    "drafts": (2406, 17, 77),  # trained drafts note more of their target
     # counts finite logits, which `verify` did
     "engine": (
         1933,
@@ -182,7 +182,7 @@ BUDGET = {
     "integrations": (1318, 10, 23),  # refuses models that prepare their inputs otherwise
     # time that is kept to a step, with names of what it left out
     # no tuning in a package; texts of exact targets; the tests of draws, which the audit had
-    "measure": (4854, 33, 146),
+    "measure": (4852, 33, 146),
     "metrics": (90, 1, 1),
     "options": (304, 1, 9),  # --threads, --grammar, --compare, --exact
     "packaged": (173, 1, 8),  # drafts of all installed packages, in the place of assets' own for one model
@@ -190,14 +190,14 @@ BUDGET = {
     "rejection": (53, 1, 2),
     "sampling": (1110, 11, 16),  # draws that hash little; scores that processors spoil are an error
     "serve": (
-        1953,
+        1943,
         12,
         38,
     ),  # two names of one field; tools, forced calls, reasoning, benchmark clients, formats, text before an error
     # whether a target is exact, which may be asked for
     # keeps converted weights, reads GGUF files itself: each fact followed or refused, tokens split right
     "target": (
-        3203,  # marks that are no text of bytes; rotary factors of another number are refused
+        3202,  # marks that are no text of bytes; rotary factors of another number are refused
         22,
         73,
     ),  # an index of weights is read at one place; int8 weights and calibrations are kept; hashes of norms and tokens

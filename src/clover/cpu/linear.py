@@ -27,9 +27,7 @@ _INT8_ROWS_BESIDE_PACKED = {"AVX512": 32, "AVX2": 8}  # with more rows, packed w
 MIN_ELEMENTS = 2**16  # for smaller weights the call itself takes longer than the product
 MIN_ELEMENTS_OF_ONE_ROW = 2**18  # for smaller weights a packed product of one row gains nothing
 _PACKED_FOR = 32  # the number of rows for which the packing is optimised; it works with any number
-_INT8_MULTIPLE = (
-    64  # I must be a multiple, because the operator reads 16 numbers at once, even beyond the end
-)
+_INT8_MULTIPLE = 64  # of I, because the operator reads 16 numbers at once, even beyond the end
 
 
 class Int8Linear:

@@ -239,9 +239,8 @@ def _assistant_spans(
         if not (after.startswith(before) and text.startswith(after)):
             return None
         learnt = after[len(before) :]
-        if not all(part in learnt for part in _parts_of_answer(messages[k])) or _thinks_twice(
-            messages[k], learnt
-        ):
+        shown = all(part in learnt for part in _parts_of_answer(messages[k]))
+        if not shown or _thinks_twice(messages[k], learnt):
             return None
         spans.append((len(before), len(after)))
     return spans

@@ -70,10 +70,8 @@ class DraftConfig(PretrainedConfig):
         if weights is None or weights != self.target_weights:
             self.target_name = None
         self.target_weights, self.target_int8 = weights, target.weights is not None
-        self.target_norms, self.target_tokens = (
-            norms_fingerprint(target),
-            tokens_fingerprint(target.tokenizer),
-        )
+        self.target_norms = norms_fingerprint(target)
+        self.target_tokens = tokens_fingerprint(target.tokenizer)
 
     @property
     def tree_shape(self) -> TreeShape:

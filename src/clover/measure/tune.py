@@ -40,10 +40,8 @@ from clover.measure.timing import WRITTEN_TOGETHER, TimedDecoding
 from clover.measure.trees import TreeCandidate, tree_label, worth_timing
 from clover.options import next_command
 
-_WRITING_SHARE, _FEWEST_TOKENS = (
-    0.4,
-    8,
-)  # the share of the time for texts after loading; fewer tokens are too few to choose a tree
+_WRITING_SHARE = 0.4  # of the time after loading, for texts
+_FEWEST_TOKENS = 8  # fewer are too few to choose a tree
 _STEPS, _FEWEST = 40, 8  # timed steps of each tree, and the minimum, even if the time is up
 _ORIGIN = ("device", "dtype", "machine", "threads", "date", "versions")
 _SHOWN = 4  # trees of each batch size in the table, besides plain decoding

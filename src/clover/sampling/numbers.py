@@ -10,8 +10,8 @@ from torch import Tensor
 _LARGE, _PARTS = 1 << 14, 64  # A vocabulary of at least _LARGE tokens is searched in _PARTS parts.
 _BLOCK = 1 << 16  # the numbers that a CPU hashes at once, so that their states stay in its cache
 
-# SplitMix64 has these constants (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014). They are
-# These are signed 64-bit integers: products of int64 tensors wrap around.
+# SplitMix64 has these constants (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014), here as
+# signed 64-bit integers: products of int64 tensors wrap around.
 STEP = 0x9E3779B97F4A7C15 - 2**64
 _MULTIPLIERS = (0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64)
 

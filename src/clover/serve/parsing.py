@@ -27,18 +27,8 @@ from clover.serve.errors import ApiError, no_model
 from clover.templates import check_template_options
 
 _COMPLETION_TOKENS = 16  # OpenAI's default of /v1/completions
-_SAMPLING = (
-    *(
-        "temperature",
-        "top_k",
-        "top_p",
-        "min_p",
-        "repetition_penalty",
-        "frequency_penalty",
-        "presence_penalty",
-    ),
-    "logit_bias",
-)
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "logit_bias")
+_SAMPLING += ("repetition_penalty", "frequency_penalty", "presence_penalty")
 
 
 @dataclass(frozen=True)

@@ -59,9 +59,8 @@ def run_plainly(target: CachedModel) -> PlainRun:
         logits = target.running(input_ids=text, use_cache=False).logits
     except Exception as error:
         raise UserError(f"{target.name} cannot run a short text: {one_line(error)}") from error
-    if not bool(output.last_hidden_state.isfinite().all()) or bool(
-        (logits.isnan() | logits.isposinf()).any()
-    ):
+    unusable = logits.isnan() | logits.isposinf()
+    if not bool(output.last_hidden_state.isfinite().all()) or bool(unusable.any()):
         raise UserError(
             f"{target.name}: a few tokens already give values that are not finite: {_why_not_finite(target)}"
         )

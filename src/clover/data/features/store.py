@@ -159,11 +159,8 @@ def open_shards(path: Path, index: Index) -> list[_OpenShard]:
 def check_store(store: FeatureStore, target: TargetWeights, draft: DraftModel) -> None:
     """Raise UserError unless the store was made with this target and holds what the draft reads."""
     stored, here = store.config.dtype, target.dtype_name
-    comparable = stored == here or "float16" not in (
-        stored,
-        here,
-    )  # rounding to float16 changes the hash
-    if comparable and store.config.target != weights_fingerprint(target):
+    rounded = stored != here and "float16" in (stored, here)  # rounding to float16 changes the hash
+    if not rounded and store.config.target != weights_fingerprint(target):
         raise UserError(
             f"the hidden states in {store.path} come from another target; use the same --target and --weights as "
             "clover features did"
