@@ -242,7 +242,8 @@ def load_tokenizer(source: Source, trust_remote_code: bool) -> hf.PreTrainedToke
 def _failure(source: Source, error: BaseException) -> UserError:
     for file in sorted(source.directory.glob("*.safetensors")) if source.directory else ():
         try:
-            safe_open(file, "pt").__enter__()
+            with safe_open(file, "pt"):
+                pass
         except (SafetensorError, OSError, UnicodeDecodeError):
             return UserError(f"target model {file} is damaged or its download was interrupted; get it again")
     return UserError(f"target model {source.name} cannot be loaded: {one_line(error)}")

@@ -14,17 +14,10 @@ from transformers import AutoConfig, PretrainedConfig
 
 from clover.target.gguf.file import GgufFile
 
-_TYPES = {
-    **{
-        name: name
-        for name in ("llama", "qwen2", "qwen3", "gemma2", "phi3", "starcoder2", "stablelm", "falcon")
-    },
-    "gpt2": "gpt2",
-    "nemotron": "nemotron",
-    "gemma3": "gemma3_text",
-    "qwen2moe": "qwen2_moe",
-    "qwen3moe": "qwen3_moe",
-}
+# The architectures that are read, and their types in transformers.
+_ALIKE = ("llama", "qwen2", "qwen3", "gemma2", "phi3", "starcoder2", "stablelm", "falcon", "gpt2", "nemotron")
+_TYPES = {name: name for name in _ALIKE}
+_TYPES |= {"gemma3": "gemma3_text", "qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe"}
 # Facts and their settings; the first setting that a configuration has is used.
 _SETTINGS: dict[str, tuple[str, ...]] = {
     "context_length": ("max_position_embeddings",),

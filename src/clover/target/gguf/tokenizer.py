@@ -30,7 +30,12 @@ _TEKKEN = (rf"{_TITLE}|{_CAPITALS}|\p{{N}}{_REST_SLASH}",)
 _GPT4O = (rf"{_TITLE}{_ENDINGS}?|{_CAPITALS}{_ENDINGS}?|\p{{N}}{{1,3}}{_REST_SLASH}",)
 _FALCON = (r"[\p{P}$+<=>^~|`]+", *_GPT2, r"\p{N}+", "[0-9][0-9][0-9]")
 _DEEPSEEK_LLM = (
-    *("[\r\n]", r"\s?[\p{Lu}\p{Ll}\p{Lt}]+", r"\s?[!-/:-~！-／：-～‘-‟　-。]+", r"\s+$", _CJK, _DIGIT),
+    "[\r\n]",
+    r"\s?[\p{Lu}\p{Ll}\p{Lt}]+",
+    r"\s?[!-/:-~！-／：-～‘-‟　-。]+",
+    r"\s+$",
+    _CJK,
+    _DIGIT,
 )
 _DEEPSEEK_CODER = ("[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", _CJK, _DIGIT)
 
@@ -106,16 +111,13 @@ def _keep_marks(tokenizer: Any, file: GgufFile) -> None:
     tokens, kinds = (file.fields.get(f"tokenizer.ggml.{name}") or () for name in ("tokens", "token_type"))
     alphabet = set(pre_tokenizers.ByteLevel.alphabet())
     foreign = [number for number, token in enumerate(tokens) if not set(token) <= alphabet]
-    marks = [
-        number for number in foreign if number < len(kinds) and kinds[number] in (_CONTROL, _USER_DEFINED)
-    ]
+    marks = [one for one in foreign if one < len(kinds) and kinds[one] in (_CONTROL, _USER_DEFINED)]
     if not marks:
         return
     state = json.loads(tokenizer.backend_tokenizer.to_str())
     spelled = {number: token for token, number in state["model"]["vocab"].items()}
-    names = {number: spelled[number] for number in foreign if number in spelled} | {
-        m: tokens[m] for m in marks
-    }
+    names = {number: spelled[number] for number in foreign if number in spelled}
+    names |= {number: tokens[number] for number in marks}
     state["model"]["vocab"] = {names.get(number, token): number for number, token in enumerate(tokens)}
     found = {tokens[number]: {"id": number, "special": kinds[number] == _CONTROL} for number in marks}
     plain = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
