@@ -163,7 +163,7 @@ BUDGET = {
     "cpu": (1783, 13, 54),
     # records in the forms that users bring, with weights and options; whole tags; states that are no numbers; records
     # that show more than text, in tables, too; compressed files and deep records are named; names that contradict
-    "data": (2689, 16, 62),
+    "data": (2688, 16, 62),
     # drafting under grammars; an example of a level, and what a policy may know; for which weights a tuning is
     "drafting": (1716, 16, 49),
     # starting values whatever the default dtype is, and what they are; how near a target is to a draft's own; files

@@ -43,6 +43,8 @@ def test_states_are_those_of_the_target(target: TargetModel, tmp_path: Path, kin
     assert torch.equal(after_norm.hidden_input, found.hidden_target)
     opening = batch.opening(4)
     torch.testing.assert_close(read.features(opening, kind).hidden_target[0], found.hidden_target[0, :4])
+    with pytest.raises(AssertionError, match="not of a store"):  # rather than the states of fewer texts
+        read.features(replace(batch, windows=(*batch.windows, texts[0])), kind)
 
 
 def test_windows_of_windows_find_their_states(target: TargetModel, tmp_path: Path) -> None:

@@ -80,11 +80,9 @@ class FeatureStore(Texts):
 
         `hidden_state` is the store's own kind, or post_norm, which every store has.
         """
-        rows = [
-            window.shard.states(window, hidden_state)
-            for window in batch.windows
-            if isinstance(window, StoredSample)
-        ]
+        windows = [window for window in batch.windows if isinstance(window, StoredSample)]
+        assert len(windows) == len(batch.windows), "a batch whose windows are not of a store"
+        rows = [window.shard.states(window, hidden_state) for window in windows]
         read, hidden = (
             torch.nn.utils.rnn.pad_sequence(list(part), batch_first=True).to(batch.tokens.device)
             for part in zip(*rows, strict=True)
