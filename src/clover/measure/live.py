@@ -71,7 +71,7 @@ class Panels:
             Text("\n").join(lines[-height:]),
             title=Text(method.label, "bold"),
             subtitle=Text(_speed(setting, method)),
-            border_style=_colour(method.name, 0),
+            border_style=_color(method.name, 0),
             height=height + 2,
             padding=(0, 1),
         )
@@ -83,7 +83,7 @@ class Panels:
         if name in setting.decodings:
             pieces = setting.decodings[name].pieces
         for step, piece in enumerate(pieces):
-            text.append(_printable(piece), style=_colour(name, 2 * (step % 2)))
+            text.append(_printable(piece), style=_color(name, 2 * (step % 2)))
         return text
 
 
@@ -106,8 +106,8 @@ def _speed(setting: Setting, method: Method) -> str:
     return f"{rate(decoding.tokens / decoding.seconds)} tokens/s"
 
 
-def _colour(name: str, step: int) -> str:
-    """Return the colour of a method, mixed with white; a higher `step` is lighter."""
+def _color(name: str, step: int) -> str:
+    """Return the color of a method, mixed with white; a higher `step` is lighter."""
     red, green, blue = (round(255 * (part + (1 - part) * 0.25 * step)) for part in to_rgb(system_color(name)))
     return f"rgb({red},{green},{blue})"
 

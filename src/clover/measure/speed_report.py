@@ -136,10 +136,10 @@ def _draw_setting(axes: Any, methods: list[str], found: dict[str, Metrics]) -> N
         one = found.get(name)
         end, words = 0.0, "not able"
         if one is not None:
-            colour, error = system_color(name, place), one.speedup_error or 0.0
-            outline: Any = {"facecolor": "none", "edgecolor": colour, "linestyle": (0, (3, 2))}
+            color, error = system_color(name, place), one.speedup_error or 0.0
+            outline: Any = {"facecolor": "none", "edgecolor": color, "linestyle": (0, (3, 2))}
             axes.barh(place, one.ideal_speedup or 0.0, 0.7, **outline)
-            axes.barh(place, one.speedup, 0.7, color=colour)
+            axes.barh(place, one.speedup, 0.7, color=color)
             axes.errorbar(one.speedup, place, xerr=error, color=art.INK, linewidth=1, capsize=2)
             end = max(one.speedup + error, one.ideal_speedup or 0.0)
             tau = f", τ {one.tau:.2f}" if one.acceptance_per_depth else ""
@@ -156,8 +156,8 @@ def _draw_depths(axes: Any, methods: list[str], drafted: Sequence[Metrics]) -> N
     for one in drafted:
         place, depths = methods.index(one.method), range(1, len(one.acceptance_per_depth) + 1)
         shares = [100 * share for share in one.acceptance_per_depth]
-        colour, marker = system_color(one.method, place), art.MARKERS[place % len(art.MARKERS)]
-        axes.plot(depths, shares, label=one.label, color=colour, marker=marker, markersize=4.5)
+        color, marker = system_color(one.method, place), art.MARKERS[place % len(art.MARKERS)]
+        axes.plot(depths, shares, label=one.label, color=color, marker=marker, markersize=4.5)
     axes.set_xlabel("depth in the token tree, of the steps that got there")
     axes.set_ylim(0, 100)
     axes.tick_params(axis="y", labelleft=True)

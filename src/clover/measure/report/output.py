@@ -118,5 +118,5 @@ def publish(
 
 
 def say(console: Console, line: str) -> None:
-    """Print a line unchanged: without markup, colours or line breaks."""
+    """Print a line unchanged: without markup, colors or line breaks."""
     console.print(line, markup=False, highlight=False, soft_wrap=True)
