@@ -166,6 +166,14 @@ def test_a_long_plain_text_gives_an_opening_for_each_window(target: TargetModel,
     assert sorted(one.tokens[:4].tolist() for one in found) == sorted(tokens[at : at + 4] for at in starts)
 
 
+def test_answers_that_find_no_room_are_counted(target: TargetModel, tmp_path: Path) -> None:
+    writer = Writer(target, CONFIG, tmp_path / "w.jsonl")
+    writer.write([CHAT])
+    (line,) = map(json.loads, (tmp_path / "w.jsonl").read_text().splitlines())
+    answers = [one for one in line["messages"] if one["role"] == "assistant"]
+    assert len(answers) + writer.missing == 3 and writer.missing > 0
+
+
 def test_a_prompt_that_does_not_fit_is_left_out_and_says_why(target: TargetModel, tmp_path: Path) -> None:
     long = Record("long.jsonl, line 3", messages=({"role": "user", "content": "the cat sat " * 20},))
     silent = Record("mute.jsonl, line 1", messages=({"role": "system", "content": "the cat"},))

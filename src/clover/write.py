@@ -131,6 +131,7 @@ class Writer:
 
     Attributes:
         left_out: the reasons why texts could not be written, by the names of the texts.
+        missing: answers that were not written, because their conversations ended before.
         tokens: tokens that the target wrote into the file.
         begun: the running texts in units of whole texts, by the usual length of finished texts.
         seconds: time of writing, interrupted runs included.
@@ -139,16 +140,10 @@ class Writer:
     def __init__(self, target: TargetWeights, config: WriteConfig, path: Path, fingerprint: str = ""):
         self.target, self.config, self.path = target, config, path
         self.left_out: dict[str, str] = {}
-        self.begun = 0.0
+        self.missing, self.begun = 0, 0.0
         self._tokenizer = target.require_tokenizer()
-        self._growth = Growth(
-            self._tokenizer,
-            target.eos_token_ids,
-            target.vocab_size,
-            min(config.max_length, target.longest_run),
-            config.max_new_tokens,
-            config.prompt_tokens,
-        )
+        known, longest = (target.eos_token_ids, target.vocab_size), min(config.max_length, target.longest_run)
+        self._growth = Growth(self._tokenizer, *known, longest, config.max_new_tokens, config.prompt_tokens)
         self._writer = writer_hash(target, fingerprint, config)
         lines = read_lines(path, _Line, _MAX_BYTES, mend=True) if path.exists() else []
         if any(line.clover.writer != self._writer for line in lines):
@@ -265,4 +260,5 @@ class Writer:
         written = _Written(*facts, vocabulary_hash(self._tokenizer), ended.cut, tuple(ended.samples))
         append_lines(self.path, [ended.fields | {"clover": written}])
         self._done.add(index)
+        self.missing += ended.missing
         self.tokens += tokens

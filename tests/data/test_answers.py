@@ -44,7 +44,7 @@ def chat(*turns: str) -> Record:
         (["s be good", "u one", "a old", "u two"], ["s be good", "u one", "a yes", "u two", "a yes"]),
         (["a hello", "u one"], ["a hello", "u one", "a yes"]),
         (["u one", "a old", "s bye"], ["u one", "a yes"]),
-        (["u one", "a call", "t found", "a old"], ["u one", "a yes"]),
+        (["u one", "a call", "t found", "a old"], ["u one", "a yes"]),  # one answer is missing
     ],
 )
 def test_every_answer_is_replaced_and_every_question_answered(turns: list[str], answered: list[str]) -> None:
@@ -52,6 +52,7 @@ def test_every_answer_is_replaced_and_every_question_answered(turns: list[str], 
     (text,) = rules.texts(chat(*turns))
     _, ended = grow(text, rules, *["yes<|im_end|>"] * 9)
     assert ended.fields == {"messages": list(chat(*answered).messages)} and not ended.cut
+    assert ended.missing == any(turn.startswith("t") for turn in turns)
 
 
 def test_tools_are_shown_before_an_answer_and_kept_with_it() -> None:
@@ -88,6 +89,7 @@ def test_an_answer_that_was_cut_off_is_the_last() -> None:
     (text,) = rules.texts(chat("u one", "u two"))
     _, ended = grow(text, rules, "yes")
     assert ended.cut and ended.fields["messages"][-1] == {"role": "assistant", "content": "yes"}
+    assert ended.missing == 1
 
 
 def test_a_conversation_ends_before_the_first_turn_that_does_not_fit() -> None:
@@ -95,6 +97,7 @@ def test_a_conversation_ends_before_the_first_turn_that_does_not_fit() -> None:
     (text,) = rules.texts(chat("u one", "u " + "the cat sat " * 30, "u two"))
     asked, ended = grow(text, rules, "yes<|im_end|>")
     assert len(asked) == 1 and len(ended.fields["messages"]) == 2 and not ended.cut
+    assert ended.missing == 2
 
 
 @pytest.mark.parametrize(

@@ -12,18 +12,7 @@ import typer
 import typer.core
 
 from clover import __version__
-from clover.cli import (
-    audit,
-    cache,
-    chat,
-    export,
-    features,
-    generate,
-    measure,
-    serve,
-    train,
-    write,
-)
+from clover.cli import audit, cache, chat, export, features, generate, measure, serve, train, write
 from clover.errors import REMOVED, UserError, is_out_of_memory
 from clover.files import check_characters, explain
 from clover.options import CLOSED_PIPE, INTERRUPTED, USER_ERROR

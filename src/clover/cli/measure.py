@@ -5,13 +5,7 @@ from dataclasses import replace
 import typer
 
 from clover.errors import UserError
-from clover.measure.options import (
-    BenchOptions,
-    CostOptions,
-    DemoOptions,
-    EvaluateOptions,
-    TuneOptions,
-)
+from clover.measure.options import BenchOptions, CostOptions, DemoOptions, EvaluateOptions, TuneOptions
 from clover.options import takes_options
 
 

@@ -190,3 +190,6 @@ def run_writer(writer: "Writer", texts: "FileTexts | None", number: int | None =
         else:
             writer.write(islice(texts.records(), number), show)
     options.print_left_out(writer.left_out.values(), writer.texts + len(writer.left_out))
+    if writer.missing:
+        count = number_of(writer.missing, "later answer")
+        print(f"not written: {count} of conversations that were too long, or cut off before", file=sys.stderr)

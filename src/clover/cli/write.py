@@ -100,5 +100,5 @@ def _note_origin(
 
     origin = Provenance.here(options.command_line("write", given), target.device, target.dtype)
     facts = {"texts": writer.texts, "tokens": writer.tokens, "seconds": writer.seconds}
-    facts |= {"left_out": writer.left_out, "unread": list(unread.values())}
+    facts |= {"left_out": writer.left_out, "unread": list(unread.values()), "missing_answers": writer.missing}
     write_json(given.output.with_suffix(".origin.json"), facts | {"provenance": asdict(origin)})

@@ -55,11 +55,13 @@ class Ended:
         fields: the fields of its record, as `clover.data.formats` reads them.
         samples: its tokens.
         cut: whether the last answer was cut off.
+        missing: the number of later answers that were not written, because the text ended before.
     """
 
     fields: dict[str, Any]
     samples: list[WrittenSample]
     cut: bool
+    missing: int = 0
 
 
 # The coroutine raises UserError if the text has to be left out. It is sent [] if writing stops before the answer's
@@ -136,8 +138,8 @@ class Growth:
         also ends before a tool's result, because the target has replaced the call that it belongs to.
         """
         messages, samples, so_far, cut = list[Message](), list[_GrowingSample](), "", False
-        refusal = "there is nothing that the assistant could answer"
-        for message in _with_places(record.messages):
+        refusal, turns = "there is nothing that the assistant could answer", [*_with_places(record.messages)]
+        for message in turns:
             if message is not None and message["role"] == "tool" and samples:
                 break
             if message is not None:
@@ -168,7 +170,8 @@ class Growth:
             raise UserError(f"{record.where}: {refusal}")
         last = max(number for number, message in enumerate(messages) if message["role"] == "assistant")
         fields = {"messages": messages[: last + 1]} | ({"tools": record.tools} if record.tools else {})
-        return Ended(fields, [one.whole for one in samples], cut)
+        missing = turns.count(None) - sum(len(one.learnt) for one in samples)
+        return Ended(fields, [one.whole for one in samples], cut, missing)
 
     def with_prompt(self, number: int, seen: set[str]) -> GrowingText:
         """Let the target write a user's turn at temperature 1, and answer it. The turn is added to `seen`.
