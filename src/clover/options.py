@@ -236,7 +236,7 @@ def command_line(name: str, options: Any, files: str = "") -> str:
         value = getattr(options, field.name)
         if field.name == files or value == field.default:
             continue
-        flag = _flag(field.name, isinstance(value, tuple))
+        flag = flag_of(field.name, isinstance(value, tuple))
         for one in value if isinstance(value, tuple) else (value,):
             words += [flag] if one is True else [flag, str(one)]
     return shlex.join(map(str, words))
@@ -256,7 +256,8 @@ def _several(hint: Any) -> bool:
     return get_origin(get_args(hint)[0]) is tuple
 
 
-def _flag(name: str, several: bool) -> str:
+def flag_of(name: str, several: bool) -> str:
+    """Return the option of a field; without the final "s" if it may be given several times."""
     return "--" + (name.removesuffix("s") if several else name).strip("_").replace("_", "-")
 
 
@@ -272,7 +273,7 @@ def _parameter(field: Field[Any], hint: Any) -> Parameter:
         info.metavar = next((short for one, short in _SHORT.items() if one in kinds), None)
     # The name is repeated here, because typer adds --no-NAME to switches, and 0.27 takes a metavar in capitals for one.
     if isinstance(info, typer.models.OptionInfo) and info.default is ...:
-        info.param_decls = (_flag(field.name, _several(hint)),)
+        info.param_decls = (flag_of(field.name, _several(hint)),)
     name = field.name.removesuffix("s") if _several(hint) else field.name
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
 

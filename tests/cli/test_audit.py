@@ -142,6 +142,7 @@ def test_where_no_tree_is_named_all_kinds_are_audited(
         (["--server", "http://x", "--dtype", "float32", "--device", "cpu"], "leave out --dtype, --device\n"),
         (["--server", "http://x", "--trust-remote-code"], "leave out --trust-remote-code\n"),
         (["--server", "http://x", "--compile"], "leave out --compile\n"),
+        (["--server", "http://x", "--weights", "int8"], "leave out --weights\n"),
         (["--tree", "hedge"], "hedge"),
         (
             ["--draft", "x", "--tree", "lookup", "--tree", "plain"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from itertools import count, product, zip_longest
 from math import inf
 from typing import Any
@@ -31,14 +31,13 @@ from clover.measure.report.provenance import Provenance
 from clover.measure.report.table import Table
 from clover.measure.report.words import number_of
 from clover.measure.session import HELD_OUT, PLAIN, Session
-from clover.options import command_line, next_command
+from clover.options import ModelOptions, command_line, flag_of, next_command
 
 Source = EngineSource | Endpoint
 Fact = tuple[str, str]
 _TREES, _CHAIN = ("auto", "own", "lookup"), 4  # These trees are the default, with a chain of this depth.
 # Options that only an audit in this process has, and options that only the audit of a server has.
-_LOCAL = ("target", "draft", "trees", "dtype", "device", "threads", "compile")
-_LOCAL += ("trust_remote_code", "weights", "exact", "no_weight_cache")
+_LOCAL = (*(one.name for one in fields(ModelOptions)), "draft", "trees", "compile")
 _REMOTE = ("plain_server", "model")
 # The shares of the remaining time for the reference, its rounding, and perplexity.
 _REFERENCE_SHARE, _ROUNDING_SHARE, _PERPLEXITY_SHARE = 0.4, 0.3, 0.1
@@ -185,7 +184,7 @@ def _check(options: AuditOptions) -> None:
     default, server = AuditOptions(), options.server is not None
     reason = "--server is audited as it runs" if server else "without --server, no server is audited"
     named = [
-        "--" + name.removesuffix("s").replace("_", "-")
+        flag_of(name, isinstance(getattr(default, name), tuple))
         for name in (_LOCAL if server else _REMOTE)
         if getattr(options, name) != getattr(default, name)
     ]
