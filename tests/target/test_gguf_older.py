@@ -34,6 +34,24 @@ def test_the_end_of_a_turn_is_known_by_its_text_where_the_file_does_not_name_it(
     assert TargetModel.load(str(tmp_path / "old.gguf"), dtype="float32").eos_token_ids == ends
 
 
+@pytest.mark.parametrize(("kind", "ends"), [("CONTROL", (2, 5, 7)), ("NORMAL", (2, 5))])
+def test_a_plain_text_ends_where_its_document_ends(kind: str, ends: tuple[int, ...], tmp_path: Path) -> None:
+    """As in llama.cpp; else a chat model that completes code goes on with another document."""
+    model = model_of("llama")
+    tokens = [*(chr(33 + number) for number in range(model.config.vocab_size - 1)), '!"']
+    tokens[7], kinds = "<|endoftext|>", [gguf.TokenType.NORMAL] * len(tokens)
+    kinds[7] = gguf.TokenType[kind]
+
+    def add(writer: gguf.GGUFWriter) -> None:
+        for name in ("tokens", "token_type"):
+            del writer.kv_data[0][f"tokenizer.ggml.{name}"]
+        writer.add_token_list(tokens)
+        writer.add_token_types(kinds)
+
+    write_gguf(model, tmp_path / "plain.gguf", add=add)
+    assert TargetModel.load(str(tmp_path / "plain.gguf"), dtype="float32").eos_token_ids == ends
+
+
 def test_a_scale_that_is_switched_off_and_rounding_that_is_not_said(tmp_path: Path) -> None:
     def off(writer: gguf.GGUFWriter) -> None:
         writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)

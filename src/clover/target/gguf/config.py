@@ -55,6 +55,7 @@ _NAMED_ENDS = (
     "<end_of_utterance>",
     "<EOT>",
 )
+_DOCUMENT_ENDS = ("<|endoftext|>", "<|end_of_text|>")  # llama.cpp ends there in every model
 _CONTROL = 3  # the type of tokens that are not text
 FACTORS = ("rope_freqs.weight", "rope_factors_short.weight", "rope_factors_long.weight")  # tensors of scaling
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
@@ -99,12 +100,13 @@ def read_config(file: GgufFile) -> PretrainedConfig:
 def stop_tokens(file: GgufFile) -> list[int]:
     """Return the tokens that end a text, a turn or a message."""
     found = [file.fields.get(f"tokenizer.ggml.{name}_token_id") for name in _TURN_ENDS]
+    ends = set(_DOCUMENT_ENDS)
     if found[1] is None:
-        kinds = file.fields.get("tokenizer.ggml.token_type") or []
-        names = enumerate(file.fields.get("tokenizer.ggml.tokens") or [])
-        template, ends = str(file.fields.get("tokenizer.chat_template", "")), set(_NAMED_ENDS)
-        ends = {name for name in ends if name in template}
-        found += [at for at, name in names if name in ends and kinds[at : at + 1] == [_CONTROL]]
+        template = str(file.fields.get("tokenizer.chat_template", ""))
+        ends |= {name for name in _NAMED_ENDS if name in template}
+    kinds = file.fields.get("tokenizer.ggml.token_type") or []
+    names = enumerate(file.fields.get("tokenizer.ggml.tokens") or [])
+    found += [at for at, name in names if name in ends and kinds[at : at + 1] == [_CONTROL]]
     return list(dict.fromkeys(token for token in found if token is not None))
 
 
