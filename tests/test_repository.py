@@ -198,7 +198,7 @@ BUDGET = {
     # whether a target is exact, which may be asked for
     # keeps converted weights, reads GGUF files itself: each fact followed or refused, tokens split right
     "target": (
-        3195,  # marks that are no text of bytes; rotary factors of another number are refused
+        3209,  # marks that are no text of bytes; rotary factors of another number are refused
         22,
         73,
     ),  # an index of weights is read at one place; int8 weights and calibrations are kept; hashes of norms and tokens

@@ -115,6 +115,12 @@ def test_the_entries_that_were_not_used_for_longest_go(place: Path, monkeypatch:
     assert not (place / ".other.1.partial").exists()
 
 
+def test_an_entry_that_another_process_removes_is_not_listed(place: Path) -> None:
+    make()
+    (place / "removed.safetensors").symlink_to(place / "nothing")  # listed, but gone when it is looked at
+    assert list(weight_cache.sizes()) == ["entry"]
+
+
 def test_what_cannot_be_kept_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

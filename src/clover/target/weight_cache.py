@@ -121,7 +121,10 @@ def find_or_make(
 
 def sizes() -> dict[str, int]:
     """Return the bytes of each entry; the most recently used comes last."""
-    files = {file: file.stat() for file in place().glob(f"*{_ENDING}")}
+    files = dict[Path, os.stat_result]()
+    for file in place().glob(f"*{_ENDING}"):
+        with suppress(FileNotFoundError):  # another process may remove an entry meanwhile
+            files[file] = file.stat()
     return {file.stem: files[file].st_size for file in sorted(files, key=lambda one: files[one].st_mtime)}
 
 
