@@ -177,7 +177,7 @@ BUDGET = {
         19,
         36,
     ),  # scores that processors spoil end a text; texts that cannot go on: again plainly, their last text; stop strings
-    "errors": (76, 1, 5),  # the one table of all that was removed; an error that holds results
+    "errors": (78, 1, 5),  # the table of all that was removed or is elsewhere; an error that holds results
     "grammar": (200, 1, 3),  # states of texts, which drafting shares
     "files": (297, 1, 17),  # half characters, which three rooms looked for
     "integrations": (1318, 10, 23),  # refuses models that prepare their inputs otherwise

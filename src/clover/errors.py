@@ -42,8 +42,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     return named or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
 
 
-# Commands, options and arguments of earlier versions, each with its replacement. An option is named with its command,
-# or alone if every command had it; an argument is named with its function.
+# Commands, options and arguments of earlier versions or other functions, each with its replacement. An option is named
+# with its command, or alone if every command had it; an argument is named with its function.
 REMOVED = {
     "compare": "clover compare is gone; run python -m experiments.compare in a clone of the repository",
     "recipe": "clover recipe is gone; use clover write and clover train, or in a clone python -m experiments.recipes",
@@ -55,6 +55,8 @@ REMOVED = {
     "audit --no-float32": "--no-float32 is gone; an audit has one dtype, and --dtype float32 audits once more",
     "load method=": 'method= was removed; give tree="own" for method="draft", tree="plain" or tree="auto"',
     "load plain=": 'plain= was removed; give tree="plain"',
+    "speculative weights=": 'custom_generate runs your model as it is; for int8 use clover.load(DIR, weights="int8")',
+    "speculative exact=": "custom_generate runs your model as it is; for exact texts use clover.load(DIR, exact=True)",
     "Engine prefill_chunk=": "prefill_chunk= was removed; give limits=EngineLimits(prefill_chunk=…)",
     "Engine.run prefix=": "prefix= was removed; give store=PrefixStore(), and requests with keep=True",
 }
@@ -63,7 +65,7 @@ REMOVED = {
 def answers_removed_arguments(
     function: Callable[_Parameters, _Result],
 ) -> Callable[_Parameters, _Result]:
-    """Make a function raise UserError with the line of `REMOVED` for an argument of earlier versions."""
+    """Make a function raise UserError with the line of `REMOVED` for an argument that is listed there."""
     words = function.__qualname__.removesuffix(".__init__")
 
     @wraps(function)

@@ -174,6 +174,12 @@ def test_quantised_weights_run_with_and_without_a_draft():
     ).equal(changed)
 
 
+@pytest.mark.parametrize(("argument", "named"), [("weights", '"int8"'), ("exact", "True")])
+def test_what_only_load_has_is_answered_by_its_name(argument, named):
+    with pytest.raises(UserError, match=rf"clover\.load\(DIR, {argument}={named}\)"):
+        clover.speculative(tree="lookup", **{argument: named.strip('"')})
+
+
 # -- the model and the draft -------------------------------------------------------------------------------------------
 
 
