@@ -198,10 +198,10 @@ BUDGET = {
     # whether a target is exact, which may be asked for
     # keeps converted weights, reads GGUF files itself: each fact followed or refused, tokens split right
     "target": (
-        3209,  # marks that are no text of bytes; rotary factors of another number are refused
+        3224,  # marks that are no text of bytes; rotary factors of another number are refused
         22,
-        73,
-    ),  # an index of weights is read at one place; int8 weights and calibrations are kept; hashes of norms and tokens
+        74,
+    ),  # an index of weights is read at one place; int8 weights and calibrations are kept, also of names on the hub
     # pictures and sounds are refused, and messages without a role
     # half characters and two names of reasoning; what a template reads is tried out, and what it drops is an error
     "templates": (562, 5, 19),

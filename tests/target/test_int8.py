@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,9 @@ from clover.cpu.blocks import Streamlined
 from clover.cpu.exact import ExactLayer
 from clover.engine import Engine
 from clover.errors import UserError
-from clover.target import TargetModel, tensors_fingerprint, weights_fingerprint
+from clover.target import TargetModel, loading, tensors_fingerprint, weight_cache, weights_fingerprint
 from tests.families import CONTEXT, EVERY_FAMILY, VOCAB, tiny_model
+from tests.integrations.small import tokenizer
 from tests.tiny import save_tiny_pair
 
 pytestmark = pytest.mark.skipif(not int8.sums_are_exact(), reason="no exact products of int8 here")
@@ -63,3 +65,42 @@ def test_loading(tmp_path: Path) -> None:
 def test_layers_run_few_operators(family: str) -> None:
     target = TargetModel(tiny_model(family, torch.bfloat16), weights="int8")
     assert target.exact and all(isinstance(layer, Streamlined) for layer in target.layers)
+
+
+def test_int8_weights_of_a_name_on_the_hub_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLOVER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(weight_cache, "SMALLEST", 0)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    hub, tokens = tmp_path / "models--owner--name", torch.arange(5)[None]
+
+    def publish(seed: int) -> None:
+        commit = f"{seed:040x}"
+        model = tiny_model("llama", torch.float32, seed)
+        model.save_pretrained(hub / "snapshots" / commit)
+        tokenizer().save_pretrained(hub / "snapshots" / commit)
+        (hub / "refs").mkdir(exist_ok=True)
+        (hub / "refs/main").write_text(commit)
+
+    def is_right() -> bool:
+        directory = hub / "snapshots" / (hub / "refs/main").read_text()
+        plain = TargetModel.load(directory, weights="int8", weight_cache=False)
+        found = TargetModel.load("owner/name", weights="int8")
+        with torch.no_grad():
+            both = [one.logits(one.train_forward(tokens).hidden) for one in (found, plain)]
+        return torch.equal(*both)
+
+    for seed in (1, 2):  # of other files, other weights are kept
+        publish(seed)
+        assert is_right() and len(weight_cache.sizes()) == 2 * seed
+        with monkeypatch.context() as patched:  # nothing is rounded or calibrated again
+            patched.setattr(weight_cache, "_write", None)
+            assert is_right()
+    load = loading.load_model
+
+    def load_other_files(*args: Any) -> Any:
+        publish(3)
+        return load(*args)
+
+    monkeypatch.setattr(loading, "load_model", load_other_files)
+    TargetModel.load("owner/name", weights="int8")
+    assert len(weight_cache.sizes()) == 4  # what was loaded has no certain name

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import try_to_load_from_cache
 from safetensors import safe_open
 from torch import Tensor
 from transformers import PretrainedConfig
@@ -51,9 +52,10 @@ def converted(
 def kept_name(source: Source, config: PretrainedConfig, kind: str) -> str | None:
     """Return the weight cache's name for something made from all weights of a source, such as int8 weights.
 
-    `kind` says what is made. None for models on the hub, for models that need more than weights, and for small models.
+    `kind` says what is made. None for weights that are not on the disk yet, for models that need more than weights, and
+    for small models.
     """
-    directory, files = source.directory, list[Path]()
+    directory, files = place_of(source), list[Path]()
     if source.gguf is not None:
         files = [source.gguf.path]
     elif directory is not None and not any(getattr(config, name, None) for name in _SPECIAL):
@@ -62,6 +64,14 @@ def kept_name(source: Source, config: PretrainedConfig, kind: str) -> str | None
     if not whole or sum(file.stat().st_size for file in files) < weight_cache.SMALLEST:
         return None
     return weight_cache.key(files, kind)
+
+
+def place_of(source: Source) -> Path | None:
+    """Return the directory of a source; for a name on the hub, that of its newest files in the hub's cache, or None."""
+    if source.directory is not None or source.gguf is not None:
+        return source.directory
+    found = try_to_load_from_cache(source.place, "config.json")
+    return Path(found).parent if isinstance(found, str) else None
 
 
 def _files(directory: Path) -> list[Path]:

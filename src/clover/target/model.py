@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from clover.errors import UserError, one_line
 from clover.target import loading, support
 from clover.target.cached_model import CachedModel
 from clover.target.calibration import calibrate
-from clover.target.converted import kept_name
+from clover.target.converted import kept_name, place_of
 from clover.target.exact import why_inexact
 from clover.target.probe import PlainRun, check_tree, run_plainly, windows_hold
 from clover.target.protocol import Target
@@ -121,9 +122,12 @@ class TargetModel(CachedModel):
         source = find_source(str(name_or_path))
         config = loading.load_config(source, trust_remote_code)
         dtype = resolved or loading.fastest_dtype(config.get_text_config().hidden_size, device)
+        place, find_name = place_of(source), partial(kept_name, source, config, f"int8-{str(dtype)[6:]}")
         keeps = weights is not None and weight_cache
-        name = kept_name(source, config, f"int8-{dtype}".replace("torch.", "")) if keeps else None
+        name = find_name() if keeps else None
         model = loading.load_model(source, config, dtype, device, trust_remote_code, weight_cache)
+        if keeps:  # a name on the hub may have been downloaded now, or have got other files
+            name = (name or find_name()) if place_of(source) == place else None
         tokenizer = loading.load_tokenizer(source, trust_remote_code)
         return cls(model, tokenizer, weights, name, exact)
 
