@@ -21,6 +21,7 @@ from clover.drafting import AutoTree, PlainTree, Tree, parse_tree
 from clover.drafting.tuning import FILE_NAME, Tuning, read_tuning
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Generation, PrefixStore, Request, StepEvent
+from clover.engine.compiled.runner import NOT_EXACT
 from clover.errors import GenerationError, UserError, answers_removed_arguments
 from clover.grammar import Grammars, GrammarSpec
 from clover.sampling import SamplingParams
@@ -67,6 +68,8 @@ def load(
 
     Raises UserError if a model cannot be loaded, or if the arguments contradict each other.
     """
+    if compile and (exact or weights is not None):
+        raise UserError(NOT_EXACT)
     tree, embedded, name = parse_tree(tree), target is None, ""
     if target is None or isinstance(target, (str, os.PathLike)):
         name = os.fspath(target or assets.TARGET)
@@ -103,10 +106,7 @@ def make_engine(
 
 
 def find_tuning(draft: str | os.PathLike[str], target: TargetWeights) -> Tuning | None:
-    """Return the tuning that `clover tune` saved with a draft for a target that runs in this way; None without.
-
-    Raises UserError if the file is damaged.
-    """
+    """Return a draft's tuning for a target that runs in this way; None without one, UserError if it is damaged."""
     file = Path(draft) / FILE_NAME
     shipped = Path(draft) in assets.DRAFTS.values()
     return read_tuning(file).find(target, shipped) if file.is_file() else None

@@ -86,7 +86,7 @@ def slow(
 def products(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Products of int8, or those of processors on which they are not exact."""
     if request.param == "float64":
-        monkeypatch.setattr(whole_attention, "_products_are_exact", lambda: False)
+        monkeypatch.setattr(whole_attention, "products_are_exact", lambda: False)
     return request.param
 
 
@@ -130,7 +130,7 @@ def test_bits_do_not_depend_on_the_rows_beside(
     mask, (query, keys, values) = mask_of(kind, dtype), made(dtype)
     assert mask is not None
     expected = attend(query, keys, values, mask)
-    monkeypatch.setattr(whole_attention, "_products_are_exact", lambda: products == "float64")
+    monkeypatch.setattr(whole_attention, "products_are_exact", lambda: products == "float64")
     assert torch.equal(attend(query, keys, values, mask), expected)  # the other way to multiply
     for row in range(ROWS):
         own = mask if mask.shape[2] == 1 else mask[:, :, row : row + 1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,33 @@ def test_loading(tmp_path: Path) -> None:
     assert model.generate([1, 2, 3], max_new_tokens=4).tokens
     with pytest.raises(UserError, match="leave dtype, device, weights and exact out"):
         clover.load(target, weights="int8")
-    with pytest.raises(UserError, match="compiled steps support neither int8 weights"):
+    with pytest.raises(UserError, match="compiled steps support neither int8 weights .* leave out --compile"):
         Engine(target, compile=True)
+
+
+@pytest.mark.parametrize("options", [{"weights": "int8"}, {"exact": True}])
+def test_compiled_steps_are_refused_before_loading(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TargetModel, "load", None)
+    with pytest.raises(UserError, match="compiled steps support neither"):
+        clover.load(compile=True, **options)
+
+
+def test_slower_ways_of_exact_sums_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("llama", torch.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        monkeypatch.setattr(int8, "products_are_exact", lambda: True)
+        TargetModel(model, exact=True)
+    monkeypatch.setattr(int8, "_signs_are_exact", lambda: False)
+    with pytest.warns(UserWarning, match="so each row goes through int8 weights as two, which is slower"):
+        TargetModel(model, weights="int8")
+    monkeypatch.setattr(int8, "products_are_exact", lambda: False)
+    with pytest.warns(UserWarning, match="as two and attention is computed in float64, which is slower"):
+        TargetModel(model, weights="int8")
+    with pytest.warns(UserWarning, match="so attention is computed in float64, which is slower"):
+        TargetModel(model, exact=True)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen2"])

@@ -29,7 +29,7 @@ from clover.cpu.exact import (
     weight_of,
 )
 from clover.cpu.linear import MAX_INT8_BYTES, FastLinear, int8_linear, may_replace
-from clover.cpu.whole_attention import trial
+from clover.cpu.whole_attention import products_are_exact, trial
 from clover.errors import UserError
 
 INT8 = "int8"  # the users' name of these weights
@@ -274,6 +274,15 @@ def refine(rounded: ExactModel, run: Callable[[], Tensor]) -> None:
 def _divergence(expected: Tensor, found: Tensor) -> float:
     """Return the mean divergence of log-probabilities [1, T, V] from the expected ones, in nats per token."""
     return float((expected.exp() * (expected - found).nan_to_num(0.0)).sum(-1).mean())
+
+
+def slower_ways(weights: str | None) -> str:
+    """Return a sentence about the slower ways by which this processor gets exact sums; "" if it needs none."""
+    ways = ["each row goes through int8 weights as two"] if weights and not _signs_are_exact() else []
+    ways += [] if products_are_exact() else ["attention is computed in float64"]
+    if not ways:
+        return ""
+    return f"sums of int8 can overflow on this processor, so {' and '.join(ways)}, which is slower"
 
 
 def check_processor(device: torch.device) -> None:

@@ -133,7 +133,7 @@ def _blocks(parts: int, group: int, count: int, slots: int) -> Iterator[tuple[sl
 
 
 @lru_cache(maxsize=1)
-def _products_are_exact() -> bool:
+def products_are_exact() -> bool:
     """Return True if this processor adds products of int8 exactly. AVX2 without VNNI does not."""
     left, right, products = trial(48, 48, 999)
     return all(torch.equal(torch._int_mm(left[:rows], right.T), products[:rows].int()) for rows in (1, 6, 48))
@@ -152,7 +152,7 @@ def trial(rows: int, columns: int, width: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def _multiply(lefts: Iterable[Tensor], rights: Iterable[Tensor], outputs: Iterable[Tensor]) -> None:
     """Write the exact int32 products of pairs of int8 matrices into outputs."""
-    exact = _products_are_exact()
+    exact = products_are_exact()
     for left, right, output in zip(lefts, rights, outputs, strict=True):
         if exact:
             torch._int_mm(left, right, out=output)

@@ -15,7 +15,7 @@ from clover.cache import KVCache, KVShape, WholeCache
 from clover.cpu import WAITING, fast_copy, is_plain
 from clover.cpu.exact import ExactModel
 from clover.cpu.fixed_rows import fixed_rows_copy
-from clover.cpu.int8 import int8_copy
+from clover.cpu.int8 import int8_copy, slower_ways
 from clover.errors import UserError
 from clover.target import loading, support
 from clover.target.protocol import HiddenStates
@@ -75,6 +75,8 @@ class CachedModel:
         self.weights = loading.check_weights(weights, head.weight.device)
         loading.check_exact(exact, head.weight.device)
         self.copied = self._exact_copy(exact, kept_name)
+        if self.copied is not None and (line := slower_ways(self.weights)):
+            warnings.warn(f"{self.name}: {line}", stacklevel=3)
         self.exact, self.inexact = self.copied is not None, ""
         self.running: Any = self.model if self.copied is None else self.copied.model
         self.base: nn.Module

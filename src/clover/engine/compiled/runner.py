@@ -37,6 +37,7 @@ from clover.target.support import check_fixed_shapes
 from clover.tree import TokenTree
 from clover.verify import Verified, verify
 
+NOT_EXACT = "compiled steps support neither int8 weights nor --exact; leave out --compile, or the other"
 _GRAPHS = 256  # The most graphs of one function. PyTorch's limit of 8 is too low for all padded sizes.
 _Storage = tuple[Tensor, ...]  # The storage of a `KVCache`.
 
@@ -78,7 +79,7 @@ class CompiledRunner(Runner):
         if not isinstance(target, TargetModel):
             raise UserError(f"{target.name} is not a transformers model; only these can be compiled")
         if target.copied is not None:
-            raise UserError("compiled steps support neither int8 weights nor --exact; leave it out")
+            raise UserError(NOT_EXACT)
         check_fixed_shapes(target.config)
         super().__init__(target, hidden_state)
         self._model = target
