@@ -160,8 +160,8 @@ BUDGET = {
     # attention of whole numbers, functions that are alike everywhere
     # int8 targets: products of several heads, and of parts; how loud outliers may be; kept weights
     # exact copies of models with plain weights: products of as many rows
-    # slower ways are told at loading
-    "cpu": (1797, 13, 56),
+    # what is slower or not packed is said at loading
+    "cpu": (1804, 13, 57),
     # records in the forms that users bring, with weights and options; whole tags; states that are no numbers; records
     # that show more than text, in tables, too; compressed files and deep records are named; names that contradict
     # answers that were not written are counted
@@ -199,7 +199,7 @@ BUDGET = {
     # whether a target is exact, which may be asked for
     # keeps converted weights, reads GGUF files itself: each fact followed or refused, tokens split right
     "target": (
-        3226,  # marks that are no text of bytes; rotary factors of another number are refused
+        3228,  # marks that are no text of bytes; rotary factors of another number are refused
         22,
         74,
     ),  # an index of weights is read at one place; int8 weights and calibrations are kept, also of names on the hub

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -246,6 +247,17 @@ def test_a_target_takes_its_weights_once(dtype: str, tmp_path: Path, monkeypatch
     taken = anonymous() - before
     size = sum(weight.nbytes for weight in target.model.parameters())
     assert taken <= 1.15 * size and bytes_in_memory(target.model.parameters()) <= size // 100
+
+
+def test_large_weights_that_are_not_packed_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apply, "MAX_SECOND_COPY", 0)
+    tiny_model("llama", torch.bfloat16).save_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="not in mapped files, so they are not packed"):
+        TargetModel.load(tmp_path, "float32", weight_cache=False)
+    monkeypatch.setattr(apply, "bytes_in_memory", lambda _: 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TargetModel.load(tmp_path, "float32", weight_cache=False)
 
 
 def fine(target: TargetModel) -> list[bool]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from clover.cpu.attention import group_queries
 from clover.cpu.blocks import streamline
-from clover.cpu.linear import MAX_INT8_BYTES, fast_layers, is_plain, may_replace
+from clover.cpu.linear import MAX_INT8_BYTES, can_pack, fast_layers, is_plain, may_replace
 from clover.cpu.mapped import bytes_in_memory
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
@@ -57,6 +57,16 @@ def speed_up(module: nn.Module, int8: bool = False) -> None:
         for name, layer in zip(names, fast, strict=True):
             setattr(part, name, layer)
     streamline(module)
+
+
+def why_not_packed(module: nn.Module) -> str:
+    """Return a sentence if the weights of a module could be packed, but take too much memory for that; "" if not."""
+    weights = list(module.parameters())
+    could = can_speed_up(module) and all(may_replace(one) and can_pack(one.dtype) for one in weights)
+    if not could or bytes_in_memory(weights) <= MAX_SECOND_COPY:
+        return ""
+    line = "more than 1 GiB of its weights are not in mapped files, so they are not packed, and steps take longer"
+    return f"{line}; on Linux, a directory with safetensors of this dtype avoids that"
 
 
 def layer_groups(module: nn.Module, kinds: tuple[type, ...]) -> list[tuple[nn.Module, Sequence[str]]]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from clover.cpu.apply import why_not_packed
 from clover.cpu.attention import group_queries
 from clover.errors import UserError, one_line
 from clover.target import loading, support
@@ -128,6 +129,8 @@ class TargetModel(CachedModel):
         model = loading.load_model(source, config, dtype, device, trust_remote_code, weight_cache)
         if keeps:  # a name on the hub may have been downloaded now, or have got other files
             name = (name or find_name()) if place_of(source) == place else None
+        if weights is None and (line := why_not_packed(model)):
+            warnings.warn(f"{source.name}: {line}", stacklevel=2)
         tokenizer = loading.load_tokenizer(source, trust_remote_code)
         return cls(model, tokenizer, weights, name, exact)
 
