@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _run(options: argparse.Namespace) -> None:
-    options.batch_size = options.batch_size or [1]
+    options.batch_size = sorted(options.batch_size or [1])
     engines, results = choose(options.engine), list[Result]()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the workers must not outlive this process
     with open(options.output, "a", encoding="utf-8") as file:

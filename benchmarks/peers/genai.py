@@ -9,7 +9,7 @@ import numpy as np
 import openvino
 import openvino_genai
 
-from benchmarks.peers.peer import Peer, Settings, perplexity_of, serve
+from benchmarks.peers.peer import Peer, Settings, mark, perplexity_of, serve
 
 _DRAFTED = 5  # tokens, as in its documentation
 _BITS = {"int8": 8, "int4": 4}
@@ -65,7 +65,7 @@ class GenAI(Peer):
 
 
 def _place(settings: Settings, model: str) -> str:
-    return str(Path(settings.made) / f"{Path(model).name}-openvino-{settings.weights}")
+    return str(Path(settings.made) / f"{Path(model).name}-{mark(model)}-openvino-{settings.weights}")
 
 
 def prepare(settings: Settings) -> None:

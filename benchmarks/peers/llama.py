@@ -8,7 +8,7 @@ import llama_cpp
 import numpy as np
 from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
-from benchmarks.peers.peer import Peer, Settings, perplexity_of, serve
+from benchmarks.peers.peer import Peer, Settings, mark, perplexity_of, serve
 
 _LOOKUP_TOKENS = 2  # its documentation's number for CPUs
 
@@ -51,7 +51,9 @@ class LlamaCpp(Peer):
 
 def _file(settings: Settings) -> Path:
     given = Path(settings.gguf)
-    return given if settings.weights != "Q8_0" else Path(settings.made) / f"{given.stem}-Q8_0.gguf"
+    if settings.weights != "Q8_0":
+        return given
+    return Path(settings.made) / f"{given.stem}-{mark(settings.gguf)}-Q8_0.gguf"
 
 
 def prepare(settings: Settings) -> None:

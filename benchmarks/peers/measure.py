@@ -28,6 +28,7 @@ class Plan:
 
     Args:
         prompts: token ids of each.
+        batch_sizes: in ascending order, because the peak of memory only grows.
         text: tokens whose perplexity is measured.
         settings: of all workers; weights and method are each engine's.
         blank: the fields of a result that are the same for all.
@@ -72,11 +73,14 @@ class Anchor:
     def __init__(self, worker: Worker, plan: Plan) -> None:
         self._worker, self._plan = worker, plan
         self._runs: dict[tuple[int, int], list[Written]] = {}
+        self.peaks: dict[int, int] = {}  # bytes of memory, by batch size
 
     def decode(self, size: int, number: int) -> Written:
         """Decode a batch; UserError if that fails, since nothing can be compared then."""
         try:
             found = _decode(self._worker, self._plan, size, number)
+            if size >= max(self.peaks, default=0):  # afterwards, the peak is that of a larger size
+                self.peaks[size] = self._worker.ask(do="memory")["peak"]
         except PeerError as error:
             raise UserError(f"{ANCHOR}, which the others are compared with, failed: {error}") from error
         self._runs.setdefault((size, number), []).append(found)
@@ -107,7 +111,8 @@ def measure(engines: list[Engine], plan: Plan) -> Iterator[Result]:
             for engine in others:
                 yield from _measure(engine, anchor, plan)
             for size in plan.batch_sizes:
-                yield plan.result(first, size, blocks=anchor.blocks(size), **facts)
+                blocks = anchor.blocks(size)
+                yield plan.result(first, size, blocks=blocks, **_with_peak(facts, anchor.peaks[size]))
     except PeerError as error:
         raise UserError(f"{ANCHOR}, which the others are compared with, failed: {error}") from error
 
@@ -123,7 +128,8 @@ def _measure(engine: Engine, anchor: Anchor, plan: Plan) -> Iterator[Result]:
                         reason = "it decodes one text at a time"
                         break
                     blocks = _take_turns(worker, anchor, plan, left[0], engine.name)
-                    yield plan.result(engine, left.pop(0), blocks=blocks, **facts)
+                    peak = worker.ask(do="memory")["peak"]
+                    yield plan.result(engine, left.pop(0), blocks=blocks, **_with_peak(facts, peak))
         except PeerError as error:
             reason = str(error)
     for size in left:
@@ -160,6 +166,11 @@ def _decode(worker: Worker, plan: Plan, size: int, number: int) -> Written:
     if not all(run.texts) or len(run.texts) != size:
         raise PeerError(f"it wrote {sum(map(bool, run.texts))} texts for {size} prompts")
     return run
+
+
+def _with_peak(facts: dict[str, Any], peak: int) -> dict[str, Any]:
+    """Return the facts with the most memory of loading and of a batch size."""
+    return facts | {"peak_memory": max(facts["peak_memory"], peak)}
 
 
 def _facts(worker: Worker, engine: Engine, plan: Plan) -> dict[str, Any]:

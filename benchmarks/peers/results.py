@@ -40,7 +40,8 @@ class Result:
         left_out: why it did not run; all measures are then missing.
         blocks: one per batch of prompts, in their order.
         perplexity: of plain engines, on the text with `perplexity_tokens` tokens.
-        peak_memory: bytes in memory at most, mapped files included; `own_memory` without them, once it is loaded.
+        peak_memory: bytes in memory at most up to this batch size, without the perplexity, mapped files included;
+            `own_memory` without them, once it is loaded.
         startup_seconds: from the start of the process to the first token of a short prompt.
     """
 

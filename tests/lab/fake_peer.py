@@ -1,6 +1,6 @@
 """An engine that needs no model, run as a worker: it counts on from the last token of a prompt.
 
-The assistant is what goes wrong: "load", "text", "end", "hang", "noise" or nothing.
+The assistant is what goes wrong: "load", "text", "end", "hang", "noise" or nothing; "memory" takes much of it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,14 @@ class Counting(Peer):
             os._exit(3)
         if self._fault == "text":
             return [[] for _ in prompts]
+        if self._fault == "memory":
+            bytearray(b"x") * (len(prompts) << 25)
         time.sleep(0.002 if self._plain else 0.001)
         return [list(range(prompt[-1] + 1, prompt[-1] + 1 + max_new_tokens)) for prompt in prompts]
 
     def perplexity(self, tokens: list[int]) -> float:
+        if self._fault == "memory":
+            bytearray(b"x") * (1 << 29)
         return float(len(tokens))
 
 

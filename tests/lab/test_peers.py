@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import subprocess
 import sys
 import time
 from dataclasses import asdict, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -121,6 +124,34 @@ def test_two_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert [block.tokens for block in own.blocks] == [4, 4, 3]  # the last ends by itself
     assert [block.tokens for block in found["fake-bf16", 2].blocks] == [8, 7]
     assert found[ANCHOR, 1].of_anchor.value == 1.0 and own.startup_seconds > 0
+
+
+def test_memory_is_that_of_the_texts_of_each_batch_size(tmp_path: Path) -> None:
+    engines = [ANCHOR_FAKE, fake(), fake(method="lookup")]
+    found = list(measure.measure(engines, plan(tmp_path, 1, 4, assistant="memory")))
+    for engine in (ANCHOR, "fake-bf16", "fake-bf16-lookup"):
+        one, four = (one.peak_memory for one in found if one.engine == engine)
+        assert 2**25 < one < four - 2 * 2**25 and four < 2**28, engine  # the perplexity took more
+
+
+def test_converted_models_are_named_by_what_they_are_made_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("llama_cpp", "llama_cpp.llama_speculative", "openvino", "openvino_genai"):
+        monkeypatch.setitem(sys.modules, module, MagicMock())
+    llama, genai = (import_module(f"benchmarks.peers.{name}") for name in ("llama", "genai"))
+
+    def names(folder: Path, size: int) -> set[Any]:
+        (folder / "model").mkdir(parents=True, exist_ok=True)
+        for file in (folder / "model/weights", folder / "model.gguf"):
+            file.write_bytes(b"x" * size)
+            os.utime(file, (size, size))
+        given = settings(tmp_path, gguf=str(folder / "model.gguf"), weights="Q8_0")
+        return {llama._file(given), genai._place(given, str(folder / "model"))}
+
+    first = names(tmp_path / "one", 1)
+    assert names(tmp_path / "one", 1) == first and all(str(tmp_path) in str(name) for name in first)
+    assert len(first | names(tmp_path / "other", 1) | names(tmp_path / "one", 2)) == 6
 
 
 def block(seconds: float, anchor: float, *texts: str) -> Block:
