@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import chain
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from clover.cpu.elementwise import Alike, is_alike
 from clover.target import TargetModel
 from clover.target.session import CachedSession
 from clover.tree import TokenTree
-from tests.families import EVERY_FAMILY, PARENTS, VOCAB, tiny_model
+from tests.families import EVERY_FAMILY, PARENTS, VOCAB, tiny_config, tiny_model
 
 pytestmark = pytest.mark.skipif(not int8.sums_are_exact(), reason="no exact products of int8 here")
 PATH = (0, 2, 5, 6)  # through PARENTS
@@ -124,6 +125,33 @@ def test_reused_prefixes_and_rows_that_leave(target: TargetModel) -> None:
     again.insert(session)
     found = bits(target, again, torch.tensor([last[:8], first[9:17], first[14:22]]))
     assert torch.equal(found[1], plain[9:17]) and torch.equal(found[2], plain[14:22])
+
+
+@pytest.mark.parametrize("weights", ["int8", None])
+@torch.no_grad()
+def test_more_keys_than_one_exact_sum_has(weights: str | None) -> None:
+    """Small scores give all keys nearly the same weight, so that a sum over all of them is above 2^24."""
+    config = tiny_config("llama")
+    config.max_position_embeddings = 2048
+    model = tiny_model("llama", torch.bfloat16, config=config)
+    for name, weight in model.named_parameters():
+        if "q_proj" in name:
+            weight.mul_(0.02)
+    target = TargetModel(model, weights=weights, exact=weights is None)
+    text = torch.randint(VOCAB, (1360,), generator=torch.Generator().manual_seed(3)).tolist()
+    plain = in_chunks(target, text, chain([1310], always(1)))
+    for sizes in ((1360,), (300, 37), (1023, 1)):
+        assert torch.equal(in_chunks(target, text, always(*sizes))[1310:], plain[1310:]), sizes
+    session, start = target.open(1, 1), 1340
+    session.run(torch.tensor([text[:start]]))
+    session.commit([start])
+    nodes = torch.randint(VOCAB, (1, len(PARENTS)))
+    nodes[0, list(PATH)] = torch.tensor(text[start : start + len(PATH)])
+    found = bits(target, session, TokenTree.from_parents(nodes, torch.tensor([PARENTS])))
+    assert torch.equal(found[0, list(PATH)], plain[start : start + len(PATH)])
+    session.keep(torch.tensor([PATH]), [len(PATH)])
+    more = torch.tensor([text[start + len(PATH) :]])
+    assert torch.equal(bits(target, session, more)[0], plain[start + len(PATH) :])
 
 
 def test_floating_attention_does_depend_on_more() -> None:
