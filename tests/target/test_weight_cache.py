@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 import warnings
-from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def weights() -> dict[str, Tensor]:
-    noise = torch.Generator().manual_seed(0)  # several threads call this
+    noise = torch.Generator().manual_seed(0)
     return {
         "wide": torch.randn(700, 800, dtype=torch.bfloat16, generator=noise),
         "whole": torch.randint(-9, 9, (3, 5), dtype=torch.int8, generator=noise),
@@ -170,11 +170,34 @@ def test_an_entry_whose_maker_is_killed_is_made_again(place: Path) -> None:
     assert not list(place.glob(".*.partial"))
 
 
-def test_one_of_two_makes_and_the_other_waits() -> None:
-    made: list[str] = []
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda _: make(made=made), range(2)))
-    assert made == list(weights())
+@pytest.mark.skipif("fork" not in get_all_start_methods(), reason="no processes that share this module")
+def test_one_of_two_processes_makes_and_the_other_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    forks = get_context("fork")
+    making, waiting, may_end, found = forks.Event(), forks.Event(), forks.Event(), forks.SimpleQueue()
+    monkeypatch.setattr(weight_cache, "_tell", lambda line: "waiting" in line and waiting.set())
+
+    class Slow(list[str]):
+        def append(self, name: str) -> None:
+            making.set()
+            assert may_end.wait(60)
+            super().append(name)
+
+    def run() -> None:
+        made = Slow()
+        make(made=made)
+        found.put(list(made))
+
+    first, second = forks.Process(target=run), forks.Process(target=run)
+    first.start()
+    assert making.wait(60)
+    second.start()
+    assert waiting.wait(60) and not weight_cache.sizes()
+    may_end.set()
+    for process in (first, second):
+        process.join(60)
+        assert process.exitcode == 0
+    assert [found.get(), found.get()] == [list(weights()), []]
+    assert list(weight_cache.sizes()) == ["entry"]
 
 
 def test_keys_tell_files_and_kinds_apart(tmp_path: Path) -> None:
