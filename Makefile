@@ -111,7 +111,9 @@ NO_AMX := $(if $(filter x86_64,$(shell uname -m)),-mno-amx-tile -mno-amx-int8 -m
 		--no-binary llama-cpp-python --requirement requirements/llama.txt
 	touch $@
 
+# Models of text need no torchvision. One that does not fit the build of PyTorch breaks the import of transformers' processors.
 .venv-openvino/.installed: requirements/openvino.txt
 	$(PYTHON) -m venv .venv-openvino
 	.venv-openvino/bin/python -m pip install --quiet --no-compile --disable-pip-version-check --requirement requirements/openvino.txt
+	.venv-openvino/bin/python -m pip uninstall --quiet --yes torchvision
 	touch $@
