@@ -130,7 +130,7 @@ def test_reused_prefixes_and_rows_that_leave(target: TargetModel) -> None:
 @pytest.mark.parametrize("weights", ["int8", None])
 @torch.no_grad()
 def test_more_keys_than_one_exact_sum_has(weights: str | None) -> None:
-    """Small scores give all keys nearly the same weight, so that a sum over all of them is above 2^24."""
+    """More than 1,024 keys are added in two blocks. Small scores give all of them nearly the same weight."""
     config = tiny_config("llama")
     config.max_position_embeddings = 2048
     model = tiny_model("llama", torch.bfloat16, config=config)
