@@ -20,6 +20,7 @@ from clover.measure.report.progress import Progress
 from clover.target import TargetModel
 from clover.write import WriteConfig, Writer, writer_hash
 from tests.data.tokenizers import CHATML, STRIPS_THINKING
+from tests.engine.test_scheduler import Watched
 from tests.families import tiny_model
 from tests.tiny import save_tiny_pair
 
@@ -111,6 +112,18 @@ def test_every_answer_is_written_after_the_new_ones_before_it(target: TargetMode
     assert len(answers) > 1 and line["messages"] == messages
     assert new.tokens.tolist() == expected
     assert int(new.loss_mask.sum()) == line["clover"]["tokens"]
+
+
+def test_what_prompts_share_with_a_finished_answer_runs_once(
+    target: TargetModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = Record("x", messages=({"role": "system", "content": "the cat sat " * 4}, CHAT.messages[0]))
+    given = prompt(target, list(record.messages))
+    whole, watched = given + continuation(target, given, 9), Watched(target, monkeypatch)
+    config = replace(CONFIG, max_length=len(whole), batch_size=1)
+    Writer(target, config, tmp_path / "w.jsonl").write([record, record])
+    assert [one.tokens.tolist() for one in samples_of(target, tmp_path / "w.jsonl")] == [whole, whole]
+    assert sum(rows * tokens for rows, tokens in watched.shapes) < 2 * len(given)
 
 
 def test_where_earlier_turns_are_rewritten_each_is_asked_after_the_new_answers(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from pydantic import Field
 from clover.data.answers import Ended, GrowingText, Growth
 from clover.data.chat import encode_user_opening, vocabulary_hash
 from clover.data.formats import Message, Record, Written
-from clover.engine import Engine, Request
+from clover.engine import Engine, PrefixStore, Request
 from clover.errors import UserError
 from clover.files import append_lines
 from clover.sampling import SamplingParams
@@ -32,6 +32,7 @@ from clover.validation import read_lines
 _MAX_BYTES = 2**33
 _TRIES = 4  # the most attempts per text if the target writes the prompts
 _JOINING = 4  # the most texts that begin between two steps
+_KEPT_BYTES = 2**30  # the most memory for finished answers, whose beginnings later prompts share
 _USUAL_TOKENS, _ALMOST = 256, 0.9  # the assumed length of the first text; the most that a running one counts
 _NOTHING = (
     "the target wrote nothing: no text fits, or none is left to write; check the chat template, the data, --max-length "
@@ -201,11 +202,12 @@ class Writer:
         """
         began, before = time.monotonic(), self.seconds
         limit = math.inf if self.config.max_minutes is None else 60 * self.config.max_minutes
-        decoding, running = Engine(self.target).open(self.config.batch_size), dict[int, _Running]()
+        size, running = self.config.batch_size, dict[int, _Running]()
+        decoding = Engine(self.target).open(size, store=PrefixStore(_KEPT_BYTES, size))
         progress(len(self._done), self.tokens)
         while self.seconds < limit:
             # Few texts join at a time, because the prompts of all would delay the first token by a minute.
-            room = min(self.config.batch_size, most - len(self._done), len(running) + _JOINING)
+            room = min(size, most - len(self._done), len(running) + _JOINING)
             while len(running) < room and (text := self._next(texts)) is not None:
                 if (request := self._continue(text)) is not None:
                     running[decoding.add(request)] = text
@@ -245,13 +247,10 @@ class Writer:
             self.left_out[f"text {text.index + 1}"] = str(error)
             return None
         temperatures, seed = self.config.temperatures, self.config.seed + 64 * text.index + text.turn
-        temperature = (
-            temperatures[text.index % len(temperatures)] if ask.temperature is None else ask.temperature
-        )
+        usual = temperatures[text.index % len(temperatures)]
         text.turn += 1
-        return Request(
-            tuple(ask.tokens), ask.max_new_tokens, SamplingParams(temperature=temperature, seed=seed)
-        )
+        params = SamplingParams(temperature=usual if ask.temperature is None else ask.temperature, seed=seed)
+        return Request(tuple(ask.tokens), ask.max_new_tokens, params, keep=True)
 
     def _append(self, index: int, ended: Ended) -> None:
         """Write the line of a text; it is on the disk when this returns."""
