@@ -20,6 +20,7 @@ from clover.options import ModelOptions
 from clover.packaged import NoDraftError, draft_name, draft_place, packaged_drafts
 from clover.target import TargetModel, source
 from tests.packages import GROUP, describe, install_drafts
+from tests.target.test_gguf import write_gguf
 from tests.tiny import save_tiny_pair
 
 PACKAGE = "clover-drafts-tiny"
@@ -73,12 +74,25 @@ def test_a_draft_is_found_by_its_targets_weights(
     assert (session.draft.name, session.draft.place) == ("tiny/recall", place)
 
 
+def test_a_draft_is_found_by_the_weights_of_a_gguf_file(
+    pair: tuple[Path, Path], installed: Path, tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    write_gguf(TargetModel.load(pair[0]).model, tmp_path / "model.gguf")
+    draft = load(tmp_path / "model.gguf").engine.draft
+    assert draft is not None and draft.config.target_name == "Tiny-1M-Instruct"
+    assert not [one for one in recwarn if "draft" in str(one.message)]
+
+
 @pytest.mark.parametrize(
     ("norms", "called", "says"),
     [
         (False, "mine", "on other weights of Tiny-1M-Instruct than these, which are another quantization or"),
         (True, "tiny_1m_instruct-Q4_K_M", "on other weights of Tiny-1M-Instruct than these"),
-        (True, "mine", "on Tiny-1M-Instruct, not on this target"),
+        (
+            True,
+            "mine",
+            "on Tiny-1M-Instruct, not on this target, which has the same sizes, as a fine-tune has",
+        ),
     ],
     ids=["norms", "name", "shape"],
 )
@@ -117,7 +131,9 @@ def test_other_tokens_or_sizes_find_nothing(
         {"target_config": described["target_config"] | {"vocab_size": 9}},
     ):
         file.write_text(json.dumps(described | change))
-        with pytest.raises(NoDraftError, match="no installed package has one for it .*clover-drafts-tiny"):
+        with pytest.raises(
+            NoDraftError, match="no installed package has one for it .*clover-drafts-tiny 1.2; others: docs/"
+        ):
             load(target)
     for command, has_plain in (("generate", True), ("serve", True), ("evaluate", False), ("bench", False)):
         words = ("def",) if command == "generate" else ("--port", 0) if command == "serve" else ()

@@ -168,6 +168,6 @@ def is_smollm2(target: TargetWeights) -> bool:
 def _no_draft(target: str) -> str:
     packages = ", ".join(dict.fromkeys(package for _, package, _ in _folders()))
     return (
-        f"a target was given but no draft, and no installed package has one for it (looked in {packages}); give its "
-        f"draft, train one (clover train --target {target or 'DIR'} …), or give --tree lookup, which needs none"
+        f"a target was given but no draft, and no installed package has one for it (looked in {packages}; others: "
+        f"docs/drafts.md); give its draft, train one (clover train --target {target or 'DIR'} …), or give --tree lookup"
     )

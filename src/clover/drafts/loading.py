@@ -127,7 +127,7 @@ def _on_what(described: Mapping[str, Any], target: TargetWeights) -> str:
         return "for a target with other weights"
     if fit_of(described, target) >= Fit.MODEL:
         return f"on other weights of {model} than these, which are another quantization or a fine-tune"
-    return f"on {model}, not on this target"
+    return f"on {model}, not on this target, which has the same sizes, as a fine-tune has"
 
 
 def _loaded(name: str, system: type[DraftModel], dtype: torch.dtype) -> DraftModel:
