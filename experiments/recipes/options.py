@@ -68,6 +68,14 @@ class ChatRecipeOptions:
             "are skipped. Default: the target writes all prompts.",
         ),
     ] = None
+    apart: Annotated[
+        tuple[Path, ...],
+        typer.Option(
+            metavar="FILE",
+            help="File of prompts for evaluation; those of --prompts that share eight words in a row with one of them "
+            "are skipped; may be given several times.",
+        ),
+    ] = ()
     own_prompts: Annotated[
         int | None,
         typer.Option(

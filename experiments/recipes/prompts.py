@@ -4,11 +4,12 @@ import hashlib
 import json
 import re
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from clover.data.formats import parse_record
+from clover.data.formats import Record, message_text, parse_record
 from clover.data.rows import open_rows
 from clover.errors import UserError
 from clover.files import write_text
@@ -20,6 +21,7 @@ ACCEPTED = {
     *("cdla-permissive-1.0", "cdla-permissive-2.0", "public domain"),
 }
 _UNKNOWN = "unknown"
+_SHARED = 8  # words in a row, by which two prompts are too much alike
 
 
 @dataclass(frozen=True)
@@ -48,27 +50,29 @@ def is_accepted(licence: str) -> bool:
     return all(name in ACCEPTED for name in found)
 
 
-def accept_prompts(file: Path, output: Path) -> list[PromptSource]:
+def accept_prompts(file: Path, output: Path, apart: Sequence[Path] = ()) -> list[PromptSource]:
     """Write the rows that may be used into `output`, in an order that depends on their texts alone.
 
     A row has what `clover.data.formats` reads, and `licence` (or `license`) and `source`. Equal rows count
-    once, conversations in which nobody asks anything not at all.
+    once, conversations in which nobody asks anything not at all; neither do rows that share eight words in a row with a
+    prompt of the files `apart`, on which drafts are evaluated.
 
     Returns:
         what the file holds, the largest part first.
 
     Raises:
-        UserError: the file cannot be read, or no row may be used.
+        UserError: a file cannot be read, or no row may be used.
     """
+    evaluated = {run for one in apart for row in open_rows(one) for run in _runs_of_words(parse_record(*row))}
     counts: Counter[tuple[str, str]] = Counter()
     kept: dict[bytes, str] = {}
     seen: set[bytes] = set()
     for fields, where in open_rows(file):
         try:
-            digest = parse_record(fields, where).digest()
+            record = parse_record(fields, where)
         except UserError:  # there is nothing to answer
             continue
-        if digest in seen:
+        if (digest := record.digest()) in seen or not evaluated.isdisjoint(_runs_of_words(record)):
             continue
         seen.add(digest)
         licence = _word(fields, "licence") or _word(fields, "license") or _UNKNOWN
@@ -85,6 +89,13 @@ def accept_prompts(file: Path, output: Path) -> list[PromptSource]:
         PromptSource(name, licence, rows, is_accepted(licence))
         for (name, licence), rows in counts.most_common()
     ]
+
+
+def _runs_of_words(record: Record) -> Iterator[tuple[str, ...]]:
+    """Yield each run of words of what is asked, without signs and in small letters."""
+    asked = [record.prompt, *(message_text(one) for one in record.messages if one["role"] == "user")]
+    words = re.findall(r"\w+", " ".join(asked).lower())
+    return (tuple(words[at : at + _SHARED]) for at in range(len(words) - _SHARED + 1))
 
 
 def _word(fields: dict[str, Any], name: str) -> str:

@@ -112,12 +112,13 @@ def _write(options: ChatRecipeOptions) -> list[Path]:
     settings = ("target", "dtype", "texts", "max_length")
     here: dict[str, Any] = {name: getattr(options, name) for name in settings}
     here |= {"own_prompts": own, "prompts": None if options.prompts is None else checksum(options.prompts)}
+    here |= {"apart": [checksum(file) for file in options.apart]} if options.apart else {}
     check_begun(work, here)
     if options.prompts is None and not own:
         raise UserError("there are no prompts; give --prompts FILE, or more than 0 --own-prompts")
     if not begun.exists():
         if options.prompts is not None:
-            found = accept_prompts(options.prompts, prompts)
+            found = accept_prompts(options.prompts, prompts, options.apart)
             write_json(work / "sources.json", {"sources": [asdict(source) for source in found]})
         write_json(begun, here)
     files = []

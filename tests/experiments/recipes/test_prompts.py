@@ -57,6 +57,20 @@ def test_only_permissive_rows_are_kept_and_all_are_counted(tmp_path: Path) -> No
     }
 
 
+def test_rows_that_resemble_prompts_of_an_evaluation_are_left_out(tmp_path: Path) -> None:
+    asked = "How many eggs, in all, do Janet's ducks lay?"
+    turns = {"turns": ["Hello", asked]}
+    apart = [
+        write(tmp_path / "bench.jsonl", [turns]),
+        write(tmp_path / "code.jsonl", [{"prompt": "def f(a): " * 3}]),
+    ]
+    kept = [row("How many eggs in all do ducks lay?", licence="MIT"), row("def f(a):", licence="MIT")]
+    alike = [row(f"Tell me: {asked.upper()}", licence="MIT"), row("def f(a): " * 3, licence="MIT")]
+    (found,) = accept_prompts(write(tmp_path / "p.jsonl", kept + alike), tmp_path / "kept.jsonl", apart)
+    assert found.rows == 2
+    assert sorted((tmp_path / "kept.jsonl").read_text().splitlines()) == sorted(map(json.dumps, kept))
+
+
 def test_rows_of_parquet_may_hold_times(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet
