@@ -132,6 +132,11 @@ def test_the_package_has_its_suites_by_name(file: Path) -> None:
     assert shown.is_file()
 
 
+def test_the_suite_of_shipped_drafts_finds_them() -> None:
+    for system in read_suite(CompareOptions(suite="smollm2-shipped")).systems:
+        assert system.drafts and all(Path(place, "config.json").is_file() for place in system.drafts)
+
+
 def test_a_suite_on_the_users_own_model(tmp_path: Path) -> None:
     file = tmp_path / "suite.toml"
     file.write_text(GOOD)
