@@ -20,7 +20,7 @@ class CompareOptions(options.ModelOptions):
             help="TOML file, or a suite of experiments/compare/suites: quick, systems, ablation, tree-size, "
             "learning-rate, paper-clover1, paper-clover2; smollm2-shipped with the package's drafts for SmolLM2; with "
             "drafts that you train for it, smollm2-clover1, smollm2-clover2, smollm2-tree-size, smollm2-ablation, "
-            "smollm2-learning-curve. Default: quick."
+            "smollm2-learning-curve, and coder for Qwen2.5-Coder-1.5B-Instruct. Default: quick."
         ),
     ] = None
     target: Annotated[
