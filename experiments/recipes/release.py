@@ -89,8 +89,9 @@ def tau_rows(measured: dict[str, Any], file: Path) -> list[TauRow]:
         words = measured["provenance"]["command"].split()
         target = "int8" if "int8" in words else measured["provenance"]["dtype"]
         target += ", without copies from the text" if "--no-copies" in words else ""
+        length = measured["prompts"].partition(", ")[2]
         return [
-            TauRow(group["group"], one["tree"], one["temperature"], target, _tau(group))
+            TauRow(group["group"], one["tree"], one["temperature"], target, _tau(group, length))
             for one in measured["settings"]
             for group in one["groups"]
         ]
@@ -98,8 +99,8 @@ def tau_rows(measured: dict[str, Any], file: Path) -> list[TauRow]:
         raise UserError(f"{file} was not written by clover evaluate --json: {error} is missing") from error
 
 
-def _tau(group: dict[str, Any]) -> str:
-    return f"{Estimate(group['tau'], group['tau_error']).text(2)} ({group['prompts']} prompts)"
+def _tau(group: dict[str, Any], length: str) -> str:
+    return f"{Estimate(group['tau'], group['tau_error']).text(2)} ({group['prompts']} prompts, {length})"
 
 
 def _origin(provenance: dict[str, Any] | None) -> str:

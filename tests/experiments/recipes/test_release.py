@@ -32,6 +32,7 @@ RECORD = {
 }
 GROUP = {"group": "humaneval", "prompts": 8, "tau": 1.8916, "tau_error": 0.127}
 MEASURED = {
+    "prompts": "8 prompts, 96 new tokens each",
     "settings": [{"tree": "clover2", "temperature": 0.0, "groups": [GROUP]}],
     "provenance": {**MADE, "command": "clover evaluate --weights int8"},
 }
@@ -76,7 +77,7 @@ def test_a_released_draft_is_found_by_its_target_and_has_a_card(
         "Tiny-1M-Instruct (MIT)",
         "240 steps, 102,873 tokens, 10 minutes",
         "63 %, 51 % on held-out texts",
-        "| humaneval | `clover2` | 0 | int8 | 1.89 ± 0.13 (8 prompts) |",
+        "| humaneval | `clover2` | 0 | int8 | 1.89 ± 0.13 (8 prompts, 96 new tokens each) |",
         "| mine | MIT | 3 |",
         "2026-11-29, Xeon, 2 threads, bfloat16, revision abc",
         "A stand-in.",
