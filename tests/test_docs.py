@@ -17,6 +17,7 @@ from experiments.recipes.__main__ import app as recipes
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "experiments/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES += [ROOT / "experiments/data/README.md", *sorted((ROOT / "drafts").rglob("README.md"))]
 PROGRAMS = {
     ("clover",): app,
     ("python", "-m", "experiments.compare"): compare,
