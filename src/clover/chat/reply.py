@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from clover.chat.format import CALLS, ChatFormat
 from clover.templates import REASONING
 from clover.templates.calls import function_of
+
+# Errors for answers that do not fit the tokenizer's own response template, or whose JSON is too deep.
+_MISFITS = (ValueError, KeyError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -70,28 +73,25 @@ class ReplyParser:
 
     def feed(self, text: str) -> Delta:
         """Add text, with special tokens, and return the parts that are now certain."""
-        if self._parser is None:
-            return Delta(text)
-        try:
-            return self._read(self._parser.feed(text))
-        except (ValueError, KeyError):
-            # The answer does not fit the tokenizer's own response template.
-            return self._give_up(text)
+        return self._read_safely(lambda parser: parser.feed(text), text)
 
     def finish(self) -> Delta:
         """Return the rest after the end of the text."""
-        if self._parser is None:
-            return Delta()
-        try:
-            last = self._read(self._parser.finalize()[1])
-        except (ValueError, KeyError):
-            last = self._give_up("")
-        rest = "" if self._called else self._blanks["content"]
-        return last + Delta(rest)
+        last = self._read_safely(lambda parser: parser.finalize()[1])
+        done = self._parser is None or self._called
+        return last + Delta("" if done else self._blanks["content"])
 
-    def _give_up(self, text: str) -> Delta:
-        self._parser = None
-        return Delta(self._raw + text)
+    def _read_safely(self, step: Callable[[Any], Iterable[Mapping[str, Any]]], text: str = "") -> Delta:
+        """Take a step of the parser with more text; after its first error all text is content."""
+        if self._parser is None:
+            return Delta(text)
+        # An error loses all events of its step. They are about the text that the parser held back, and the new text.
+        held = self._parser._buffer[self._parser._pos :]
+        try:
+            return self._read(step(self._parser))
+        except _MISFITS:
+            self._parser = None
+            return Delta(self._blanks["content"] + self._raw + held + text)
 
     def _read(self, events: Iterable[Mapping[str, Any]]) -> Delta:
         content, reasoning, calls = "", "", list[ToolCall]()
@@ -154,7 +154,7 @@ def read_calls(value: Any) -> list[ToolCall]:
 def _calls_or_none(value: Any) -> list[ToolCall] | None:
     try:
         return read_calls(value) or None
-    except ValueError:
+    except _MISFITS:
         return None
 
 
