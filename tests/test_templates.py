@@ -154,6 +154,16 @@ def test_words_that_a_template_leaves_out_are_an_error(turns: list[str], lost: s
         shown(FIRST_SYSTEM, *said(*turns))
 
 
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_a_template_that_refuses_other_words_still_must_show_each_other_message(role: str) -> None:
+    refusing = f"{{% if m.role == '{role}' and 'C' not in m.content %}}{{{{ raise_exception('no C') }}}}{{% endif %}}"
+    template = refusing.join(("{% for m in messages %}", "{% endfor %}")) + FIRST_SYSTEM
+    turns = said("user 1 C", "assistant 1 C", "user 2 C")
+    assert shown(template, *said("system A a."), *turns) == "[A a.]<user>1 C<assistant>1 C<user>2 C"
+    with pytest.raises(TemplateRefused, match="leaves out a part of message 2, which has the role system"):
+        shown(template, *said("system A a.", "system B b."), *turns)
+
+
 @pytest.mark.parametrize(
     ("read", "words"),
     [

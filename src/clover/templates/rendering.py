@@ -145,14 +145,8 @@ def _options_of(template: Template) -> frozenset[str]:
         names = jinja2.meta.find_undeclared_variables(environment.parse(template.text))
     except jinja2.TemplateSyntaxError:
         return frozenset()
-    given = {
-        "messages",
-        "tools",
-        "documents",
-        "add_generation_prompt",
-        *template.tokenizer.special_tokens_map,
-    }
-    return frozenset(names - given - {"raise_exception", "strftime_now"})
+    given = {"messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now"}
+    return frozenset(names - given - template.tokenizer.special_tokens_map.keys())
 
 
 class _GenerationBlock(Extension):

@@ -50,8 +50,9 @@ def lost_message(
     """Return the index of the first message that a rendering lacks wholly or partly; None if there is none.
 
     For example, a template may leave out a second system message, or all but the first of several calls. If a template
-    changes words (quotes them, or drops the thinking), it is tried with words that it has no reason to change. Words
-    beside calls do not count, because Llama's templates show only the calls.
+    changes words (quotes them, or drops the thinking), it is tried with words that it has no reason to change: in all
+    messages at once, or if it refuses some, in one message at a time. A message whose other words it refuses counts as
+    shown. Words beside calls do not count, because Llama's templates show only the calls.
     """
     at, marks = 0, dict[int, tuple[str, ...]]()
     for place, one in enumerate(given):
@@ -63,10 +64,13 @@ def lost_message(
             at = -1 if found < 0 else found + len(words)
     if at >= 0 and not any(len(one.get("tool_calls") or ()) > 1 for one in given):
         return None
-    marked = [_saying(one, marks[place]) for place, one in enumerate(given)]
-    with suppress(TemplateRefused):
-        shown = template.fill(marked, tools, answer, options)
-        return next((place for place, some in marks.items() if any(one not in shown for one in some)), None)
+    for places in (marks.keys(), *({place} for place in marks)):
+        marked = [_saying(one, marks[at]) if at in places else one for at, one in enumerate(given)]
+        with suppress(TemplateRefused):
+            shown = template.fill(marked, tools, answer, options)
+            lost = [place for place in places if any(one not in shown for one in marks[place])]
+            if lost or len(places) == len(given):
+                return min(lost, default=None)
     return None
 
 
