@@ -14,7 +14,7 @@ _LOOKUP_TOKENS = 2  # its documentation's number for CPUs
 
 
 class LlamaCpp(Peer):
-    """The GGUF file as it is, or requantised to Q8_0; the perplexity is that of a second context."""
+    """The GGUF file as it is, or requantized to Q8_0; the perplexity is that of a second context."""
 
     batches = False
     packages = ("llama-cpp-python",)
@@ -57,7 +57,7 @@ def _file(settings: Settings) -> Path:
 
 
 def prepare(settings: Settings) -> None:
-    """Requantise the file to Q8_0."""
+    """Requantize the file to Q8_0."""
     file = _file(settings)
     if file.is_file() or settings.weights != "Q8_0":
         return

@@ -17,7 +17,7 @@ class Ratio:
 
     Args:
         value: the ratio, or the difference of two; 0 of nothing is 0.
-        prompts, seeds: the linearised deviations by name (Cochran, Sampling Techniques, 1977, section 6.4), so scaled
+        prompts, seeds: the linearized deviations by name (Cochran, Sampling Techniques, 1977, section 6.4), so scaled
             that the sum of their squares is the variance; empty where a single one cannot tell it.
     """
 

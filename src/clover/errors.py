@@ -37,7 +37,7 @@ def one_line(error: BaseException) -> str:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return True if the error is a lack of memory, on the host or a GPU."""
-    # The error is recognised by name and text, because using PyTorch's class would import PyTorch.
+    # The error is recognized by name and text, because using PyTorch's class would import PyTorch.
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     return named or (isinstance(error, RuntimeError) and "DefaultCPUAllocator" in str(error))
 

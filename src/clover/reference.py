@@ -1,4 +1,4 @@
-"""A complete, simple implementation of speculative decoding for one text, without optimisations. Read this first.
+"""A complete, simple implementation of speculative decoding for one text, without optimizations. Read this first.
 
 A target model writes one token per forward pass. A draft model guesses the next few tokens at low cost. The target then
 runs all guesses in one pass, which gives its own choice after each of them. Guesses that agree are accepted, so that

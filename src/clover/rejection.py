@@ -2,7 +2,7 @@
 
 The children of the node were drawn from the draft's distribution q, one after another and without replacement. They
 are tested in this order. Child x is accepted with probability min(1, r(x) / q(x)); at first, r is the target's
-distribution. If x is refused, r becomes the positive part of r - q, x is removed from q, and both are normalised again.
+distribution. If x is refused, r becomes the positive part of r - q, x is removed from q, and both are normalized again.
 If all children are refused, the token is drawn from the remaining r. This token, or the accepted child, has exactly the
 target's distribution.
 

@@ -108,7 +108,7 @@ def _offloaded(model, folder):
     (_as_peft_prepares, "a prepare_inputs_for_generation that is not the model's class's own"),
     (_with_adapter_names, "adapter_names choose an adapter for each row"),
     (_added_later, r"training mode \(its part model\.layers\.1\.mlp"),
-    (_quantised_dynamically, r"q_proj is a quantised layer of torch\.ao \(Linear\)"),
+    (_quantised_dynamically, r"q_proj is a quantized layer of torch\.ao \(Linear\)"),
     (_offloaded, "its lm_head is offloaded .to disk or CPU memory.; load the model whole"),
 ])  # fmt: skip
 def test_models_that_would_write_another_text_are_refused(change, named, tmp_path: Path):
@@ -129,7 +129,7 @@ def test_a_class_with_a_method_of_its_own_is_refused(llama):
 
 
 class Halves(torch.Tensor):
-    """A weight in bfloat16 that counts as float32, built as the quantised tensors of torchao are."""
+    """A weight in bfloat16 that counts as float32, built as the quantized tensors of torchao are."""
 
     @staticmethod
     def __new__(cls, stored):
@@ -151,7 +151,7 @@ class Halves(torch.Tensor):
         if function is torch.ops.aten.detach.default:
             return cls(args[0].stored)
         if function.name().partition("::")[2] not in ("linear", "t", "mm", "addmm"):
-            raise NotImplementedError(f"{function} of a quantised weight")
+            raise NotImplementedError(f"{function} of a quantized weight")
         plain = tree_map(lambda one: one.dequantize() if isinstance(one, cls) else one, args)
         return function(*plain, **(kwargs or {}))
 

@@ -121,7 +121,7 @@ def _sample(weight: Tensor) -> list[float]:
 
 
 def plain_parts(weight: Tensor) -> list[Tensor]:
-    """Return the plain tensors of a weight: itself, or the parts of a quantised one, such as torchao's."""
+    """Return the plain tensors of a weight: itself, or the parts of a quantized one, such as torchao's."""
     flatten: Any = getattr(weight, "__tensor_flatten__", None)
     if is_plain(weight) or flatten is None:
         return [weight]

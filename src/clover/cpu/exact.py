@@ -140,7 +140,7 @@ def exact_copy(
     """Return an exact copy of a model, with new linear layers in the parts that `find_parts` finds in it.
 
     `make` gets groups of layers that read the same input, by their place in the model, and returns new layers for each
-    group. UserError if the model is not entirely on a CPU, or its weights are quantised.
+    group. UserError if the model is not entirely on a CPU, or its weights are quantized.
     """
     _check_model(model)
     copied = shared_copy(model)
@@ -180,7 +180,7 @@ def _left(parts: Iterable[nn.Module], whole: nn.Module) -> dict[str, int]:
 
 def _check_model(model: nn.Module) -> None:
     if not all(map(is_plain, model.parameters())):
-        raise UserError("the target's weights are already quantised; leave out int8 weights and --exact")
+        raise UserError("the target's weights are already quantized; leave out int8 weights and --exact")
     if not can_speed_up(model):
         raise UserError(
             "a target whose layers were changed, or spread over devices by device_map, cannot have int8 weights or "

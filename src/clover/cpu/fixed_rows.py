@@ -53,7 +53,7 @@ class FixedProduct:
 def fixed_rows_copy(model: nn.Module, find_parts: Callable[[Any], Collection[nn.Module]]) -> ExactModel:
     """Return a copy of a model whose linear layers multiply 32 rows at a time, in the parts that `find_parts` finds.
 
-    UserError if the model is not entirely on a CPU, or its weights are quantised or neither bfloat16 nor float32.
+    UserError if the model is not entirely on a CPU, or its weights are quantized or neither bfloat16 nor float32.
     """
     dtypes = {weight.dtype for weight in model.parameters()}
     if not dtypes <= set(_DTYPES):

@@ -178,7 +178,7 @@ def int8_copy(
     """Return a copy of a model whose linear layers are products of int8, in the parts that `find_parts` finds in it.
 
     `keep` finds the rounded weights, or makes and stores them; None to store nothing. UserError if the model is not
-    entirely on a CPU, or its weights are already quantised.
+    entirely on a CPU, or its weights are already quantized.
     """
 
     def make(groups: Mapping[str, Sequence[Any]]) -> Iterator[Sequence[nn.Module]]:

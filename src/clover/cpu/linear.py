@@ -26,7 +26,7 @@ INT8_ROWS = 32  # with more rows, the plain product is as fast as int8 weights
 _INT8_ROWS_BESIDE_PACKED = {"AVX512": 32, "AVX2": 8}  # with more rows, packed weights are as fast
 MIN_ELEMENTS = 2**16  # for smaller weights the call itself takes longer than the product
 MIN_ELEMENTS_OF_ONE_ROW = 2**18  # for smaller weights a packed product of one row gains nothing
-_PACKED_FOR = 32  # the number of rows for which the packing is optimised; it works with any number
+_PACKED_FOR = 32  # the number of rows for which the packing is optimized; it works with any number
 _INT8_MULTIPLE = 64  # of I, because the operator reads 16 numbers at once, even beyond the end
 
 
@@ -196,5 +196,5 @@ def may_replace(weight: Tensor) -> bool:
 
 
 def is_plain(weight: Tensor) -> bool:
-    """Return False for a tensor of a special class, such as torchao's quantised ones."""
+    """Return False for a tensor of a special class, such as torchao's quantized ones."""
     return type(weight) in (Tensor, nn.Parameter, nn.Buffer)

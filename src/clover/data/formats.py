@@ -1,6 +1,6 @@
 """Parse the records of training texts: lines, objects or rows. Errors name the place of the record.
 
-Each record is recognised by its own fields. Fields that are not listed are ignored. If several match, the first in
+Each record is recognized by its own fields. Fields that are not listed are ignored. If several match, the first in
 this table wins:
 
 =============================  ========================================================================

@@ -8,7 +8,7 @@ drafted tokens after it:
           q = Wq RMSNorm(s_{i-1}), k = Wk e(x_{t+i}), v = Wv e(x_{t+i}), sim the cosine per attention head
     o_i = Norm(s_i + SiLU(Linear_i(s_i)))          `heads`    logits = lm_head(o_i), for token x_{t+1+i}
 
-e(x), the regressive connection, is the token's row of the target's lm_head, scaled to a fixed length ("normalised" in
+e(x), the regressive connection, is the token's row of the target's lm_head, scaled to a fixed length ("normalized" in
 the paper). The lm_head is shared with the target and frozen. h_t is the state after the target's final norm; the paper
 takes it before the norm (`hidden_state=pre_norm`). Starting values: Aug is fresh, or copies the target's last layer
 (`start=last_layer`, as in the paper); Wq = Wk = I plus small noise; Wv = Linear_i = 0, so the decoder starts as the

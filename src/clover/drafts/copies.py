@@ -6,7 +6,7 @@ distribution p, the mixture is
 
     q = (1 - a_n) p + a_n [c],   a_0 = 0
 
-The copy weights a_1 … a_4 maximise the likelihood of held-out texts (`fit_copy_weights`). A draft that copies well by
+The copy weights a_1 … a_4 maximize the likelihood of held-out texts (`fit_copy_weights`). A draft that copies well by
 itself gets small weights. The mixture with a pointer into the text is from See et al. (1704.04368); exact matches,
 instead of attention, are from prompt lookup. Here each node of a tree has its own match.
 
@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from clover.drafts.vocabulary import draft_indices, over_all_tokens, target_tokens
 
 LONGEST = 4  # the longest match in tokens; longer matches hardly make the copy right more often
-_ROUNDS = 50  # iterations of expectation maximisation
+_ROUNDS = 50  # iterations of expectation maximization
 _LEAST_GAIN = 0.01  # a draft copies nothing unless at least this share of positions becomes right
 
 
@@ -162,7 +162,7 @@ def join_guesses(parts: Sequence[Guesses]) -> Guesses:
 
 
 def fit_copy_weights(guesses: Guesses) -> list[float] | None:
-    """Return the copy weights a_1 … that maximise the likelihood of the right tokens, by expectation maximisation.
+    """Return the copy weights a_1 … that maximize the likelihood of the right tokens, by expectation maximization.
 
     None unless the mixture's best token is right at more positions than the draft's, by more than 1 % of all.
     """

@@ -71,7 +71,7 @@ def identity_linear(inputs: int, outputs: int) -> nn.Linear:
 
 
 def unit_scale(rows: Tensor) -> float:
-    """Return the factor that scales the entries of rows to mean square 1, the size of normalised states."""
+    """Return the factor that scales the entries of rows to mean square 1, the size of normalized states."""
     length = torch.linalg.vector_norm(rows, dtype=torch.promote_types(rows.dtype, torch.float32))
     return rows.numel() ** 0.5 / float(length)
 

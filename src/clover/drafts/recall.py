@@ -64,7 +64,7 @@ class RecallConfig(DraftConfig):
 
 
 class WindowLinear(nn.Module):
-    """u: a normalised linear layer of a state and the three newest tokens, [h_t ; E[x_{t+1}] ; E[x_t] ; E[x_{t-1}]]."""
+    """u: a normalized linear layer of a state and the three newest tokens, [h_t ; E[x_{t+1}] ; E[x_t] ; E[x_{t-1}]]."""
 
     earlier = 2  # the number of tokens before the newest one that the layer reads
 

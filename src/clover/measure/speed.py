@@ -73,7 +73,7 @@ class Measured:
     peak_memory: int | None = None
 
     def with_steps(self, requests: Sequence[Request]) -> Measured:
-        """Add the times of a step; on a GPU they are from an extra run, which synchronises after each phase."""
+        """Add the times of a step; on a GPU they are from an extra run, which synchronizes after each phase."""
         if self.method.engine is None:
             return self
         device = self.method.engine.target.device

@@ -120,12 +120,12 @@ class CachedModel:
 
     @property
     def lm_head_weight(self) -> Tensor:
-        """Return the frozen weights [V, H] of the lm_head; quantised ones are dequantised."""
+        """Return the frozen weights [V, H] of the lm_head; quantized ones are dequantized."""
         return self._plain(self.head.linear.weight)
 
     @property
     def embedding_weight(self) -> Tensor:
-        """Return the frozen embeddings [V, H], without the model's scale; quantised ones are dequantised."""
+        """Return the frozen embeddings [V, H], without the model's scale; quantized ones are dequantized."""
         return self._plain(self.model.get_input_embeddings().weight)
 
     @property
@@ -204,7 +204,7 @@ class CachedModel:
         return self.head(hidden)
 
     def _plain(self, weight: Any) -> Tensor:
-        """Return a weight as a plain tensor; a quantised weight is dequantised once."""
+        """Return a weight as a plain tensor; a quantized weight is dequantized once."""
         if is_plain(weight) or not hasattr(weight, "__tensor_flatten__"):
             return weight
         if weight not in self._copies:
@@ -239,6 +239,6 @@ def _check_class(model: Any) -> None:
     for name, module in model.named_modules():
         if type(module).__module__.startswith(("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized")):
             raise UserError(
-                f"{kind}: {name} is a quantised layer of torch.ao ({type(module).__name__}), whose scales may depend "
-                "on all tokens of a pass; quantise only the weights, as torchao's weight-only schemes do"
+                f"{kind}: {name} is a quantized layer of torch.ao ({type(module).__name__}), whose scales may depend "
+                "on all tokens of a pass; quantize only the weights, as torchao's weight-only schemes do"
             )

@@ -11,7 +11,7 @@ SmoothL1 changes from quadratic to linear at 1, and is averaged over H. The pape
 `LossConfig.relative` it is the standard deviation of the target's hidden states. Other systems use other weights only.
 
 A draft that proposes from a part of the vocabulary (`DraftModel.d2t`) is compared over that part: the target's
-distribution is restricted to it and renormalised. If the target's best token (in the label term: the text's token) is
+distribution is restricted to it and renormalized. If the target's best token (in the label term: the text's token) is
 outside that part, the term is 0. The position still counts in the mean, with accuracy 0 (EAGLE-3, 2503.01840).
 
 `head_loss` computes all logits at once, as the reference for tests. Training calls `chunked_head_loss` of
@@ -151,7 +151,7 @@ class HeadMetrics:
     def summary(self, config: LossConfig) -> dict[str, float | list[float]]:
         """Return `means`, their weighted sum `loss` over all heads, and the number of `positions` of each head.
 
-        The loss that is minimised divides by all learnt positions. With `LossConfig.likely_tokens_only` they are more
+        The loss that is minimized divides by all learnt positions. With `LossConfig.likely_tokens_only` they are more
         than the positions measured here.
         """
         sums = self.sums.double().cpu()

@@ -34,7 +34,7 @@ def ratio(pairs: Sequence[Pair]) -> Estimate:
     """Return the sum of the parts divided by the sum of the wholes; 0 of nothing is 0.
 
     The pairs are independent: tokens and steps of each prompt, or plain and drafted seconds of each batch. The error is
-    that of the linearised ratio (Cochran, Sampling Techniques, 1977, section 6.4).
+    that of the linearized ratio (Cochran, Sampling Techniques, 1977, section 6.4).
 
     >>> ratio([(2.0, 1.0), (4.0, 2.0), (6.0, 3.0)]), ratio([(2.0, 1.0), (4.0, 1.0)])
     (Estimate(value=2.0, error=0.0), Estimate(value=3.0, error=1.0))
@@ -54,7 +54,7 @@ def difference(first: Sequence[Pair], second: Sequence[Pair]) -> Estimate:
 
 
 def linearized(pairs: Sequence[Pair]) -> tuple[float, list[float]]:
-    """Return the ratio, and the deviation of each pair from it in the linearised ratio."""
+    """Return the ratio, and the deviation of each pair from it in the linearized ratio."""
     total = sum(whole for _, whole in pairs) or 1.0
     value = float(sum(part for part, _ in pairs) / total)
     return value, [(part - value * whole) / total for part, whole in pairs]

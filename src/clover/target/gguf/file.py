@@ -15,14 +15,14 @@ from clover.errors import UserError
 
 MAGIC = b"GGUF"
 _DAMAGES = struct.error, LookupError, ValueError, TypeError, ArithmeticError, MemoryError, RecursionError
-_PART = 2**16  # bytes that are dequantised at once
+_PART = 2**16  # bytes that are dequantized at once
 _ALIGNMENT = 32  # bytes; the default if a file does not give the alignment of its tensors
 # The codes of numeric field types, with the letters of `struct`.
 _NUMBERS: dict[int, str] = dict(zip((0, 1, 2, 3, 4, 5, 6, 7, 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING, _ARRAY = 8, 9
 _NO_MODELS = {
     "adapter": "an adapter of another model; name that model, or a model into which it was merged",
-    "imatrix": "an importance matrix for quantising a model; name the model",
+    "imatrix": "an importance matrix for quantizing a model; name the model",
     "mmproj": "the image or audio part of a model; name the file of its language model",
     "vocab": "a vocabulary without a model; name the file with the weights",
 }
@@ -70,7 +70,7 @@ class GgufFile:
         return {key.removeprefix(start): value for key, value in self.fields.items() if key.startswith(start)}
 
     def tensor(self, name: str) -> Tensor:
-        """Return a tensor, dequantised to float32; UserError if its type cannot be read.
+        """Return a tensor, dequantized to float32; UserError if its type cannot be read.
 
         It is read in parts that fit the processor's cache, which takes a fifth of the time.
         """

@@ -23,7 +23,7 @@ _EXPERTS = {
 def load_weights(
     file: GgufFile, config: PretrainedConfig, dtype: torch.dtype, cached: bool
 ) -> PreTrainedModel:
-    """Return the model with dequantised weights. It stops on each token that ends a text or a turn.
+    """Return the model with dequantized weights. It stops on each token that ends a text or a turn.
 
     With `cached`, large weights are stored in the weight cache, and mapped. UserError if a weight has no tensor, a
     tensor has no weight, or their shapes differ.
