@@ -22,7 +22,7 @@ from clover.drafting.tuning import FILE_NAME, Tuning, read_tuning
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Generation, PrefixStore, Request, StepEvent
 from clover.engine.compiled.runner import NOT_EXACT
-from clover.errors import GenerationError, UserError, answers_removed_arguments
+from clover.errors import GenerationError, UserError, names_replacements
 from clover.grammar import Grammars, GrammarSpec
 from clover.sampling import SamplingParams
 from clover.target import TargetModel, TargetWeights
@@ -32,7 +32,7 @@ Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | Sequence[Message]
 
 
-@answers_removed_arguments
+@names_replacements
 def load(
     target: str | os.PathLike[str] | TargetWeights | None = None,
     draft: str | os.PathLike[str] | None = None,

@@ -44,7 +44,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 # Commands, options and arguments of earlier versions or other functions, each with its replacement. An option is named
 # with its command, or alone if every command had it; an argument is named with its function.
-REMOVED = {
+REPLACEMENTS = {
     "compare": "clover compare is gone; run python -m experiments.compare in a clone of the repository",
     "recipe": "clover recipe is gone; use clover write and clover train, or in a clone python -m experiments.recipes",
     "vocabulary": "vocabulary is gone; use clover train --max-steps 0 --set draft_vocab_size=N --start-from DRAFT",
@@ -62,16 +62,16 @@ REMOVED = {
 }
 
 
-def answers_removed_arguments(
+def names_replacements(
     function: Callable[_Parameters, _Result],
 ) -> Callable[_Parameters, _Result]:
-    """Make a function raise UserError with the line of `REMOVED` for an argument that is listed there."""
+    """Make a function raise UserError with the line of `REPLACEMENTS` for an argument that is listed there."""
     words = function.__qualname__.removesuffix(".__init__")
 
     @wraps(function)
     def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Result:
         for name in kwargs:
-            if line := REMOVED.get(f"{words} {name}="):
+            if line := REPLACEMENTS.get(f"{words} {name}="):
                 raise UserError(line)
         return function(*args, **kwargs)
 

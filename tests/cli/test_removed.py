@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from clover.errors import REMOVED
+from clover.errors import REPLACEMENTS
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from clover.errors import REMOVED
 def test_what_was_removed_is_answered_by_what_replaces_it(
     run_clover: Callable, arguments: list[str], words: str
 ) -> None:
-    assert run_clover(*arguments) == (2, "", f"clover: error: {REMOVED[words]}\n")
+    assert run_clover(*arguments) == (2, "", f"clover: error: {REPLACEMENTS[words]}\n")
 
 
 def test_words_that_never_were_are_usage_errors(run_clover: Callable) -> None:
@@ -28,4 +28,4 @@ def test_words_that_never_were_are_usage_errors(run_clover: Callable) -> None:
 
 
 def test_every_line_is_one_line() -> None:
-    assert all(line and "\n" not in line and not line.endswith(".") for line in REMOVED.values())
+    assert all(line and "\n" not in line and not line.endswith(".") for line in REPLACEMENTS.values())

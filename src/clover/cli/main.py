@@ -13,7 +13,7 @@ import typer.core
 
 from clover import __version__
 from clover.cli import audit, cache, chat, export, features, generate, measure, serve, train, write
-from clover.errors import REMOVED, UserError, is_out_of_memory
+from clover.errors import REPLACEMENTS, UserError, is_out_of_memory
 from clover.files import check_characters, explain
 from clover.options import CLOSED_PIPE, INTERRUPTED, USER_ERROR
 
@@ -23,8 +23,8 @@ class _Commands(typer.core.TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         command = super().get_command(ctx, cmd_name)
-        if command is None and cmd_name in REMOVED:
-            raise UserError(REMOVED[cmd_name])
+        if command is None and cmd_name in REPLACEMENTS:
+            raise UserError(REPLACEMENTS[cmd_name])
         return command
 
 
@@ -146,4 +146,4 @@ def _removed_option(error: Any) -> str | None:
     """Return the message about a removed option, if the unknown option of a usage error is one."""
     option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
     command = context.command_path.partition(" ")[2] if context else ""
-    return REMOVED.get(f"{command} {option}", REMOVED.get(str(option)))
+    return REPLACEMENTS.get(f"{command} {option}", REPLACEMENTS.get(str(option)))

@@ -14,7 +14,7 @@ from clover.engine.runner import Runner
 from clover.engine.scheduler import Scheduler
 from clover.engine.sequences import check_request
 from clover.engine.timing import PhaseClock
-from clover.errors import UserError, answers_removed_arguments
+from clover.errors import UserError, names_replacements
 from clover.target import Target
 
 
@@ -36,7 +36,7 @@ class Engine:
         runner: runs the steps; a `CompiledRunner` with `compile`.
     """
 
-    @answers_removed_arguments
+    @names_replacements
     def __init__(
         self,
         target: Target,
@@ -84,7 +84,7 @@ class Engine:
         clock = clock or PhaseClock()
         return Scheduler(self.runner, self.draft, self.policy, self.limits, max_sequences, clock, store)
 
-    @answers_removed_arguments
+    @names_replacements
     def run(
         self,
         requests: Sequence[Request],

@@ -29,7 +29,7 @@ from clover.cpu import versions
 from clover.drafting import Tree, parse_tree
 from clover.drafts import DraftModel
 from clover.engine import Engine, Request, Scheduler
-from clover.errors import UserError, answers_removed_arguments
+from clover.errors import UserError, names_replacements
 from clover.integrations.transformers_options import (
     Ends,
     check_generate_options,
@@ -44,7 +44,7 @@ from clover.target import Target, TargetModel, TargetWeights
 _KEPT = 2  # engines per model
 
 
-@answers_removed_arguments
+@names_replacements
 def speculative(
     draft: str | os.PathLike[str] | DraftModel | None = None,
     *,
