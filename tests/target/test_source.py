@@ -9,11 +9,12 @@ from pathlib import Path
 import gguf
 import pytest
 import torch
+import transformers as hf
 
 import clover
 from clover import assets
 from clover.errors import UserError
-from clover.target import TargetModel, source
+from clover.target import TargetModel, loading, source
 from tests.families import tiny_model
 from tests.target.test_gguf import model_of, write_gguf
 from tests.tiny import save_tiny_pair
@@ -237,3 +238,28 @@ def test_missing_packages_are_named(file: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(source, "find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install gguf"):
         TargetModel.load(file)
+
+
+def test_only_a_model_on_the_hub_without_tokenizer_files_has_no_tokenizer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    commit, hub = "0" * 40, tmp_path / "models--owner--name"
+    for folder in ("refs", f"snapshots/{commit}", f".no_exist/{commit}"):
+        (hub / folder).mkdir(parents=True)
+    (hub / "refs/main").write_text(commit)
+    (hub / "snapshots" / commit / "config.json").write_text('{"model_type": "llama"}')
+    model = source.Source("owner/name", "owner/name")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError("the disk is broken")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(hf.AutoTokenizer, "from_pretrained", fail)
+        with pytest.raises(
+            UserError, match="^the tokenizer of owner/name cannot be read: the disk is broken$"
+        ):
+            loading.load_tokenizer(model, trust_remote_code=False)
+    for name in loading._TOKENIZER_FILES:
+        (hub / ".no_exist" / commit / name).touch()
+    assert loading.load_tokenizer(model, trust_remote_code=False) is None

@@ -4,6 +4,7 @@ import re
 import struct
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
 from statistics import median
@@ -11,7 +12,8 @@ from typing import Any
 
 import torch
 import transformers as hf
-from huggingface_hub.errors import StrictDataclassError
+from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
+from huggingface_hub.errors import EntryNotFoundError, StrictDataclassError
 from safetensors import SafetensorError, safe_open
 
 from clover.cpu.int8 import INT8, check_processor
@@ -26,11 +28,7 @@ _MOST = {"layer": 1_000, "head": 100_000, "size": 100_000_000}  # largest number
 _DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 _DTYPES |= {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "vocab.json",
-    "spiece.model",
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model"),
 )
 _TIMED_ROWS, _TIMED_RUNS = 512, 7
 # The start does not dominate a run of `_LONG` seconds. Then a dtype that takes `_CLEARLY` times as long is slower.
@@ -234,9 +232,20 @@ def load_tokenizer(source: Source, trust_remote_code: bool) -> hf.PreTrainedToke
     except BaseException as error:  # on broken files the tokenizers library raises Exception or panics
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        if isinstance(error, OSError) and not Path(source.place).is_dir():
+        on_hub = not Path(source.place).is_dir()
+        if on_hub and all(_is_missing(source.place, name) for name in _TOKENIZER_FILES):
             return None
         raise UserError(f"the tokenizer of {source.name} cannot be read: {one_line(error)}") from error
+
+
+def _is_missing(repository: str, name: str) -> bool:
+    """Return True if it is known that a repository on the hub has no such file."""
+    with suppress(Exception):  # the name of the repository, the network, the disk or rights may be wrong
+        try:
+            hf_hub_download(repository, name)
+        except EntryNotFoundError:  # also without a network; then the cache knows it from before, or not
+            return try_to_load_from_cache(repository, name) is _CACHED_NO_EXIST
+    return False
 
 
 def _failure(source: Source, error: BaseException) -> UserError:
