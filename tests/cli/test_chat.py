@@ -59,7 +59,7 @@ def test_long_conversation_goes_on_after_a_clear_line(chat: Callable) -> None:
     assert code == 0
     assert err.count("tokens/s") == 2
     assert err.count("clover: error: ") == 1
-    assert "/new starts over" in err
+    assert "type /new to start over" in err
 
 
 def test_question_that_is_too_long_does_not_end_the_chat(chat: Callable, tiny_target: Path) -> None:

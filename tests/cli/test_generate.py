@@ -166,7 +166,7 @@ def test_a_comparison_writes_the_text_again_without_drafting(run_clover: Callabl
     assert code == 0 and "τ " in drafted and "tokens per step" in drafted
     assert plain.startswith("without drafting: ") and plain.endswith(" times as fast")
     code, _, err = run_clover("generate", "one", "two", *models, "--compare")
-    assert code == 2 and "--compare shows one prompt" in err
+    assert code == 2 and "--compare needs one prompt" in err
 
 
 def test_tau_is_that_of_the_steps_with_a_draft() -> None:

@@ -77,7 +77,7 @@ def test_trained_draft_decodes_like_the_target_alone(
     assert re.search(
         r"accuracy of the heads( \d+\.\d%)+ on \d+ tokens of held-out texts \(too few to tell\)", out
     )
-    assert re.search(r"\nestimate: too few held-out tokens to tell τ \(\d+\)\n", out)
+    assert re.search(r"\nestimate: none, because \d+ held-out tokens are too few to tell τ\n", out)
     assert "recall learns from 20 texts for 2 steps in " in err and "clover evaluate --target" in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["draft", "texts.jsonl"]
     generate = ["generate", "def area", "--target", tiny_target, "--max-new-tokens", 16]
@@ -102,7 +102,7 @@ def test_the_estimate_says_of_what_text_it_is(train: Callable, tmp_path: Path) -
     tokens, own = result["tau_tokens"], result["tau_own_tokens"]
     assert found and int(found[1].replace(",", "")) == tokens >= 100
     assert int(found[2]) == round(100 * own / tokens)
-    assert ("the target's own first choice is another" in err) == (
+    assert ("the target itself would write another token" in err) == (
         own < 0.7 * tokens
     ) and "clover evaluate" in err
 
@@ -120,8 +120,8 @@ def test_target_writes_the_answers_itself(train: Callable, tmp_path: Path) -> No
     written = list(tmp_path.glob("draft.*.written.jsonl"))
     assert len(written) == 1
     assert len(written[0].read_text().splitlines()) == len(TEXTS)
-    assert "goes on from" not in err
-    assert "goes on from the texts" in train("--regenerate", "--overwrite").err
+    assert "continues the texts" not in err
+    assert "continues the texts" in train("--regenerate", "--overwrite").err
 
 
 def test_a_mistake_in_the_draft_is_found_before_the_target_writes(train: Callable, tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_an_interrupted_writing_is_resumed_and_trained_on(train: Callable, inter
     assert (code, err.count("\n")) == (2, 1)
     assert "same target, data and options" in err
     code, out, err = train("--regenerate", "--resume")
-    assert (code, "trained 2 steps" in out, "goes on from" in err) == (0, True, True)
+    assert (code, "trained 2 steps" in out, "continues the texts" in err) == (0, True, True)
     assert interrupted.read_text().startswith(begun)
     assert len(interrupted.read_text().splitlines()) == len(TEXTS)
 
@@ -176,7 +176,7 @@ def test_an_interrupted_writing_is_resumed_and_trained_on(train: Callable, inter
 def test_no_minutes_take_the_texts_there_are(train: Callable, interrupted: Path) -> None:
     begun = interrupted.read_text()
     code, out, err = train("--regenerate", "--regenerate-minutes", 0)
-    assert (code, "trained 2 steps" in out, "goes on from" in err) == (0, True, True)
+    assert (code, "trained 2 steps" in out, "continues the texts" in err) == (0, True, True)
     assert interrupted.read_text() == begun
     interrupted.unlink()
     code, _, err = train("--regenerate", "--regenerate-minutes", 0, "--overwrite")
@@ -203,7 +203,7 @@ def test_training_that_began_on_written_texts_goes_on_with_the_same(
 
     monkeypatch.setattr("clover.train.train", stopped)
     code, out, err = train("--regenerate", "--resume")
-    assert (code, out) == (130, "") and "--resume goes on from there" in err
+    assert (code, out) == (130, "") and "--resume continues it" in err
     assert seen == [(len(written.read_text().splitlines()), True)]
 
 
@@ -376,7 +376,7 @@ def test_bad_data_is_one_line(
         (["--regression-weight", "-1"], "regression-weight"),
         (["--batch-size", "0"], "batch-size"),
         (["--resume"], "nothing to resume"),
-        (["--regenerate-minutes", "1"], "bounds what --regenerate writes"),
+        (["--regenerate-minutes", "1"], "limits --regenerate; give both"),
     ],
 )
 def test_bad_options_are_one_line(

@@ -99,7 +99,7 @@ def test_an_interrupted_command_is_continued_by_the_same(
     begun = (tmp_path / "out.jsonl").read_text()
     assert begun.count("\n") == 3
     code, _, err = run("--prompts", prompts, "--batch-size", 2)
-    assert code == 0 and "goes on from the texts in" in err
+    assert code == 0 and "continues the texts in" in err
     assert (tmp_path / "out.jsonl").read_text().startswith(begun)
     assert sorted(line["clover"]["index"] for line in lines(tmp_path / "out.jsonl")) == list(range(6))
     code, _, err = run("--prompts", prompts, "--seed", 4)
@@ -117,7 +117,7 @@ def test_some_of_the_prompts_and_some_of_the_time(run: Callable, prompts: Path, 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ([], "give --prompts FILE, or --texts N to let a chat model ask, too"),
+        ([], "give --prompts FILE, or --texts N to let a chat model write them, too"),
         (["--texts", 2, "--output", "x.txt"], "must end with .jsonl"),
     ],
 )

@@ -24,4 +24,4 @@ def cache(options: CacheOptions) -> None:
     print(f"{sum(kept.values()) / 1e9:6.1f} GB  in {weight_cache.place()}; {weight_cache.describe_limit()}")
     if options.clear:
         weight_cache.clear()
-        print("removed")
+        print("all stored weights were removed")

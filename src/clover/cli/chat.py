@@ -68,7 +68,7 @@ def _check_template(target: str | None, trust_remote_code: bool) -> None:
         template = getattr(load_tokenizer(source, trust_remote_code), "chat_template", None)
     if not template:
         raise UserError(
-            f"{target} has no chat template, so it cannot chat; clover generate continues plain text"
+            f"{target} has no chat template, so it cannot chat; use clover generate, which continues plain text"
         )
 
 
@@ -116,7 +116,7 @@ def _answer(conversation: "Conversation", text: str, compare: bool) -> bool:
     except KeyboardInterrupt:
         print(" …")
     except UserError as error:
-        print(f"clover: error: {error}; /new starts over", file=sys.stderr)
+        print(f"clover: error: {error}; type /new to start over", file=sys.stderr)
         return False
     else:
         if conversation.last is not None:
@@ -131,8 +131,8 @@ def _print_gain(conversation: "Conversation") -> None:
     assert conversation.last is not None
     try:
         print(describe_gain(conversation.last, conversation.again_plainly()), file=sys.stderr)
-    except (KeyboardInterrupt, UserError):
-        print("not compared", file=sys.stderr)
+    except (KeyboardInterrupt, UserError) as error:
+        print(f"the answer was not compared: {str(error) or 'interrupted'}", file=sys.stderr)
 
 
 def _print_parts(parts: "Iterator[Delta]") -> None:

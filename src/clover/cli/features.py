@@ -43,11 +43,11 @@ def features(options: FeaturesOptions) -> None:
     if kind not in HIDDEN_STATES:
         raise UserError(f"--hidden-state is {kind!r}; it must be one of {', '.join(HIDDEN_STATES)}")
     if not options.files:
-        raise UserError("there is nothing to read: give --data")
+        raise UserError("there are no texts to read; give --data FILE")
     begun = has_begun(output)
     if not options.resume:
         if begun:
-            raise UserError(f"{output} holds hidden states already; --resume goes on with them, or delete it")
+            raise UserError(f"{output} already holds hidden states; continue with --resume, or delete it")
         check_output_directory(output)
     model = options.load_target()
     opened = options.open(model)
@@ -80,6 +80,6 @@ def _store(model: "TargetWeights", source: "Texts", options: FeaturesOptions, re
                 progress.log(source.left_out)
 
         write_features(model, source, config, output, resume, show, show_size)
-    print(f"{output}: {FeatureStore(output).tokens:,} tokens")
+    print(f"{output}: hidden states of {FeatureStore(output).tokens:,} tokens")
     more = "--features", str(output), "--output", "DIR"
     print(next_command("learn from them", "train", options, *more), file=sys.stderr)

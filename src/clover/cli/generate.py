@@ -35,7 +35,7 @@ def generate(options: GenerateOptions) -> None:
     prompts = _read_prompts(options.prompts or [], options.prompt_file)
     live = len(prompts) == 1 and not options.as_json
     if options.compare and not live:
-        raise UserError("--compare shows one prompt, without --json; clover bench compares over many")
+        raise UserError("--compare needs one prompt, without --json; for many prompts use clover bench")
     model = options.load()
     if live:
         _print_live(model, prompts[0], options.request, options.compare)
@@ -71,7 +71,7 @@ def _print_live(model: "Clover", prompt: str, options: dict[str, Any], compare: 
             print()
             print(describe_generation(event.generation), file=sys.stderr)
             if not event.generation.text and getattr(model.engine.target.tokenizer, "chat_template", None):
-                print("this is a chat model, but the prompt is not a chat: try clover chat", file=sys.stderr)
+                print("the text is empty: this is a chat model; try clover chat", file=sys.stderr)
             if compare:
                 *_, end = model.engine.run([replace(request, plain=True)])
                 print(describe_gain(event.generation, end.generation), file=sys.stderr)

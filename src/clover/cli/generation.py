@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _REQUESTED = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 _ENDINGS = {
     "length": "stopped at --max-new-tokens",
-    "context": "stopped at the most tokens that the target runs",
+    "context": "stopped at the maximum length of the target",
 }
 
 
@@ -40,7 +40,7 @@ class DraftingOptions(options.ModelOptions):
                     self.target, self.draft, tree=self.tree or "auto", compile=self.compile, **self.loading
                 )
         except NoDraftError as error:
-            raise UserError(f"{error}; --tree plain decodes without one") from error
+            raise UserError(f"{error}; to decode without a draft, give --tree plain") from error
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ def describe_generation(generation: Generation) -> str:
 def describe_gain(drafted: Generation, plain: Generation | None) -> str:
     """Describe in one line the speed of plain decoding, and the speed-up from drafting."""
     assert plain is not None
-    speed = tokens_per_second(plain)
-    return f"without drafting: {speed:.1f} tokens/s; with it {tokens_per_second(drafted) / speed:.2f} times as fast"
+    speed, fast = tokens_per_second(plain), tokens_per_second(drafted)
+    return f"without drafting: {speed:.1f} tokens/s; drafting is {fast / speed:.2f} times as fast"
 
 
 def tokens_per_second(generation: Generation) -> float:

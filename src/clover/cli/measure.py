@@ -16,7 +16,7 @@ def bench(options: BenchOptions) -> None:
 
     if options.model is not None:
         if options.target is not None:
-            raise UserError("the target is named twice, by itself and by --target; leave one out")
+            raise UserError("the target is named twice, as an argument and by --target; leave one out")
         options = replace(options, target=options.model, model=None)
     run_bench(options)
 

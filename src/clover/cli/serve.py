@@ -23,7 +23,7 @@ def serve(options: ServeOptions) -> None:
     """Serve a model with an OpenAI-compatible API (completions, chat, streaming) and a status page at /."""
     # typer treats an empty variable as unset, so the server would be open to everybody.
     if options.api_key == "" or (options.api_key is None and os.environ.get(API_KEY) == ""):
-        raise UserError("the API key is empty; give one, or leave it out")
+        raise UserError(f"the API key is empty; give a key, or leave out --api-key and unset {API_KEY}")
     try:
         from clover.serve.run import listen
         from clover.serve.run import serve as serve_model
@@ -39,7 +39,7 @@ def serve(options: ServeOptions) -> None:
         draft = engine.tree.name
     name = options.name or _last_name(options.target or "clover-embedded")
     if options.api_key is None and options.host not in _LOCAL:
-        print("clover serve: no API key: whoever reaches this address can use it", file=sys.stderr)
+        print("clover: warning: whoever reaches this server can use it; see --api-key", file=sys.stderr)
 
     def tell(address: str) -> None:
         print(f"{name} is served at {address}/v1 · page at {address}/", file=sys.stderr, flush=True)

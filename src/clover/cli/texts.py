@@ -62,7 +62,7 @@ class TextOptions(options.ModelOptions):
 
     def __post_init__(self) -> None:
         if self.regenerate_minutes is not None and not self.regenerate:
-            raise UserError("--regenerate-minutes bounds what --regenerate writes; give both, or neither")
+            raise UserError("--regenerate-minutes limits --regenerate; give both, or neither")
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -171,7 +171,7 @@ def run_writer(writer: "Writer", texts: "FileTexts | None", number: int | None =
     total, began, told = number or len(texts or ()), time.monotonic(), False
     minutes, before = writer.config.max_minutes, writer.seconds
     if writer.path.exists():
-        print(f"goes on from the texts in {writer.path}; delete it to write all anew", file=sys.stderr)
+        print(f"continues the texts in {writer.path}; to write all of them anew, delete it", file=sys.stderr)
     with Progress() as progress:
         progress.say("the target writes")
 
@@ -192,4 +192,4 @@ def run_writer(writer: "Writer", texts: "FileTexts | None", number: int | None =
     options.print_left_out(writer.left_out.values(), writer.texts + len(writer.left_out))
     if writer.missing:
         count = number_of(writer.missing, "later answer")
-        print(f"not written: {count} of conversations that were too long, or cut off before", file=sys.stderr)
+        print(f"not written: {count}, because a conversation was too long or was cut off", file=sys.stderr)

@@ -142,9 +142,9 @@ def train(given: TrainOptions) -> None:
     from clover.train import train as run_training
 
     if given.features is None and not given.files:
-        raise UserError("there is nothing to learn from: give --data, or --features")
+        raise UserError("there is nothing to learn from; give --data FILE, or --features DIR")
     if given.features is not None and (given.files or given.regenerate):
-        raise UserError("--features holds its own texts; leave --data and --regenerate out")
+        raise UserError("--features has its own texts; leave out --data and --regenerate")
     config = _config(given)
     check_output_directory(given.output, given.overwrite)
     resume = _check_resume(config, given)
@@ -216,9 +216,7 @@ def _check_resume(config: "TrainConfig", given: TrainOptions) -> bool:
 def _report(given: TrainOptions, config: "TrainConfig", result: "TrainResult") -> None:
     """Print the result of the training, and the next command."""
     if not result.finished:
-        print(
-            f"stopped after step {result.steps}, which is saved; --resume goes on from there", file=sys.stderr
-        )
+        print(f"stopped after step {result.steps}, which is saved; --resume continues it", file=sys.stderr)
         raise typer.Exit(options.INTERRUPTED)
     measured = result.validation or result.training
     accuracy = " ".join(f"{value:.1%}" for value in measured["accuracy"])
@@ -238,17 +236,18 @@ def _report(given: TrainOptions, config: "TrainConfig", result: "TrainResult") -
             f"estimate: {chain}, along {tokens:,} tokens of {where}; {own / tokens:.0%} of them the target's own"
         )
     elif result.validation:
-        print(f"estimate: too few held-out tokens to tell τ ({tokens})")
+        print(f"estimate: none, because {tokens} held-out tokens are too few to tell τ")
     foreign = tokens >= _FEWEST and own < _OWN * tokens
     if foreign:
         print(
-            f"at {1 - own / tokens:.0%} of those tokens the target's own first choice is another: the estimate is of "
-            "that text, and τ of what the target writes is another, often a lower one",
+            f"the target itself would write another token at {1 - own / tokens:.0%} of these places, so the estimate "
+            "is for text that is not its own; for its own text τ differs, and is often lower",
             file=sys.stderr,
         )
     if not (given.regenerate or given.features) and (foreign or tokens < _FEWEST):
         print(
-            "it learnt the data's answers; unless the target wrote them, its own teach more: --regenerate",
+            "the draft learnt the answers in the data; unless the target wrote them, its own would teach more; "
+            "--regenerate lets it write them",
             file=sys.stderr,
         )
     why = "which τ it has in use" if tokens else "how many tokens of a step are accepted"

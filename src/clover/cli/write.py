@@ -76,7 +76,7 @@ def write(given: WriteOptions) -> None:
         )
     if given.prompts is None and given.texts is None:
         raise UserError(
-            "there is nothing to answer: give --prompts FILE, or --texts N to let a chat model ask, too"
+            "there are no prompts; give --prompts FILE, or --texts N to let a chat model write them, too"
         )
     check_output_file(output)
     target = load_fast(given)
