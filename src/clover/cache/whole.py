@@ -23,7 +23,7 @@ from clover.cache.rows import KVShape, zeros
 
 MOST = 127  # the largest number of eight bits whose negative has eight bits, too
 SHIFT = 128  # the value of one in the high plane of a number of fifteen bits
-_LEAST = 1e-30  # the smallest divisor
+LEAST = 1e-30  # the smallest divisor
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def whole_rows(rows: Tensor, most: int = MOST) -> tuple[Tensor, Tensor]:
     """
     exact = rows.to(torch.float32)
     scales = exact.abs().amax(-1, keepdim=True).div_(most)
-    whole = exact.div(scales.clamp_min(_LEAST)).round_()
+    whole = exact.div(scales.clamp_min(LEAST)).round_()
     return whole, scales.nan_to_num_(0.0, 0.0, 0.0)
 
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from clover.cache.whole import MOST, SHIFT, WholeCache, WholeTexts, whole_rows
+from clover.cache.whole import LEAST, MOST, SHIFT, WholeCache, WholeTexts, whole_rows
 from clover.cpu.attention import OfLastMask, choose_attention
 
 _NAME = "clover_whole"
@@ -33,7 +33,6 @@ _TOP = 15000
 _SUMMED = 1024
 _PLANE = 256  # a weight is 256 times its high plane plus its low plane
 _MOST = MOST * _PLANE  # the largest weight of a value
-_LEAST = 1e-30
 _FEW = 32  # with more rows, a product of several heads at once is slower
 
 
@@ -205,7 +204,7 @@ def _weighted(scores: Tensor, values: Sequence[Tensor], value_scales: Tensor) ->
     weights = scores.sub_(top).exp_().round_()
     total = _total(weights)
     most = weights.mul_(value_scales).amax(-1, keepdim=True)
-    fine = weights.mul_(_MOST / most.clamp_min(_LEAST)).round_().to(torch.int16)
+    fine = weights.mul_(_MOST / most.clamp_min(LEAST)).round_().to(torch.int16)
     planes = fine.new_empty(len(fine), 2, *fine.shape[1:], dtype=torch.int8)
     planes[:, 1].copy_(fine)  # keeps the lower eight bits, as a number from -128 to 127
     planes[:, 0].copy_(fine.add_(_PLANE // 2).bitwise_right_shift_(8))
