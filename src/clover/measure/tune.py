@@ -234,7 +234,7 @@ def time_trees(
     batches: Sequence[Sequence[Request]],
     candidates: Sequence[TreeCandidate],
     enough: Callable[[int], bool],
-    seed: int = 0,
+    seed: int,
 ) -> list[TimedTree]:
     """Time plain steps and trees in turn (`time_in_turn`); return them, plain decoding included, the fastest first."""
     draft = session.draft.model

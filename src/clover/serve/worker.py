@@ -141,13 +141,12 @@ class Worker:
         """Let `run` return after its current step; any thread may call it."""
         self._inbox.put(None)
 
-    def submit(self, requests: Sequence[Request], arrived: float | None = None) -> Stream:
+    def submit(self, requests: Sequence[Request], arrived: float) -> Stream:
         """Let requests run as soon as there is room; ApiError as `check_room`.
 
-        `arrived` is the time of the client's request by `time.perf_counter`; None for now.
+        `arrived` is the time of the client's request by `time.perf_counter`.
         """
         self.check_room(len(requests))
-        arrived = time.perf_counter() if arrived is None else arrived
         stream = Stream(self, requests, self._options.request_seconds, arrived)
         for job in stream.jobs:
             self._held[job] = None
