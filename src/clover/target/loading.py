@@ -28,7 +28,11 @@ _MOST = {"layer": 1_000, "head": 100_000, "size": 100_000_000}  # largest number
 _DTYPES = {name: getattr(torch, name) for name in ("float64", "float32", "bfloat16", "float16")}
 _DTYPES |= {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 _TOKENIZER_FILES = (
-    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "spiece.model"),
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "vocab.json",
+    "spiece.model",
 )
 _TIMED_ROWS, _TIMED_RUNS = 512, 7
 # The start does not dominate a run of `_LONG` seconds. Then a dtype that takes `_CLEARLY` times as long is slower.
