@@ -144,13 +144,14 @@ BUDGET = {
     "__init__": (30, 1, 0),  # huge pages
     "__main__": (6, 1, 0),
     "api": (
-        389,
+        388,
         1,
         6,
     ),  # plain answers; conversations, grammars, chat_template_kwargs; errors keep other texts; unknown marks warn
     "assets": (20, 1, 0),
     # time that is kept to a step, and names of what it left out; int8 weights; exact targets
-    "audit": (1231, 9, 23),
+    # compiled steps of exact targets are refused before loading
+    "audit": (1233, 9, 23),
     # keys and values as whole numbers
     "cache": (715, 4, 12),  # rows that are cleared of NaN; uneven rows written where their texts end
     "chat": (843, 16, 18),  # formats one file each; forced calls, as elements, too; templates that lose text
@@ -172,11 +173,11 @@ BUDGET = {
     # that hold less than they describe
     # a choice of the mixture without rows of the whole vocabulary, which took minutes
     "drafts": (2406, 17, 77),  # trained drafts note more of their target
-    # counts finite logits, which `verify` did
+    # counts finite logits, which `verify` did; compiled steps that are refused before loading
     "engine": (
         1938,
         19,
-        36,
+        37,
     ),  # scores that processors spoil end a text; texts that cannot go on: again plainly, their last text; stop strings
     "errors": (78, 1, 5),  # the table of all that was removed or is elsewhere; an error that holds results
     "grammar": (200, 1, 3),  # states of texts, which drafting shares
@@ -184,7 +185,7 @@ BUDGET = {
     "integrations": (1318, 10, 23),  # refuses models that prepare their inputs otherwise
     # time that is kept to a step, with names of what it left out
     # no tuning in a package; texts of exact targets; the tests of draws, which the audit had
-    "measure": (4852, 33, 146),
+    "measure": (4854, 33, 146),
     "metrics": (90, 1, 1),
     "options": (305, 1, 10),  # --threads, --grammar, --compare, --exact; the name of an option in messages
     "packaged": (173, 1, 8),  # drafts of all installed packages, in the place of assets' own for one model

@@ -21,7 +21,7 @@ from clover.drafting import AutoTree, PlainTree, Tree, parse_tree
 from clover.drafting.tuning import FILE_NAME, Tuning, read_tuning
 from clover.drafts import DraftModel, load_draft
 from clover.engine import Engine, Generation, PrefixStore, Request, StepEvent
-from clover.engine.compiled.runner import NOT_EXACT
+from clover.engine.compiled.runner import check_compiled
 from clover.errors import GenerationError, UserError, names_replacements
 from clover.grammar import Grammars, GrammarSpec
 from clover.sampling import SamplingParams
@@ -68,8 +68,7 @@ def load(
 
     Raises UserError if a model cannot be loaded, or if the arguments contradict each other.
     """
-    if compile and (exact or weights is not None):
-        raise UserError(NOT_EXACT)
+    check_compiled(compile, weights, exact)
     tree, embedded, name = parse_tree(tree), target is None, ""
     if target is None or isinstance(target, (str, os.PathLike)):
         name = os.fspath(target or assets.TARGET)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from clover.cpu import int8
+from clover.target import TargetModel
 from tests.tiny import save_tiny_pair
 
 pytestmark = pytest.mark.skipif(not int8.sums_are_exact(), reason="no exact products of int8 here")
@@ -99,5 +100,14 @@ def test_text_is_the_same_with_and_without_a_draft(place: Path, run: Callable) -
 def test_a_device_without_it_is_refused_in_one_line(place: Path, run: Callable) -> None:
     done = run("generate", "def", "--device", "meta")
     assert done.code == 2 and done.err.splitlines()[-1].startswith("clover: error: ")
-    done = run("bench", "--draft", place / "draft", "--compile", *SHORT)
+
+
+@pytest.mark.parametrize("command", ["audit", "bench", "generate"])
+def test_compiled_steps_are_refused_before_loading(
+    command: str, place: Path, run: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TargetModel, "load", None)
+    done = run(
+        command, "--draft", place / "draft", "--compile", *(["def"] if command == "generate" else SHORT)
+    )
     assert done.code == 2 and "compiled steps support neither int8 weights" in done.err

@@ -21,6 +21,7 @@ from clover.audit.texts import ENDED, Case, EngineSource, Text, Token, make_mode
 from clover.data.formats import message_text
 from clover.data.tasks import read_tasks, spread
 from clover.drafting import parse_tree
+from clover.engine.compiled.runner import check_compiled
 from clover.engine.text import token_name
 from clover.errors import UserError
 from clover.files import check_output_file, write_text
@@ -192,6 +193,7 @@ def _check(options: AuditOptions) -> None:
         raise UserError(f"{reason}; leave out {', '.join(named)}")
     if options.draft is not None and not _needs_draft(options):
         raise UserError("these trees need no draft; leave --draft out, or name another --tree")
+    check_compiled(options.compile, options.weights, options.exact)
     if options.prompts is not None:
         read_tasks([options.prompts])  # to find errors before a target is loaded
     check_outputs(options.json)

@@ -3,6 +3,7 @@
 from rich.console import Console
 
 from clover.drafting import parse_tree
+from clover.engine.compiled.runner import check_compiled
 from clover.measure.budget import Budget
 from clover.measure.ceilings import measure_limits
 from clover.measure.comparison import Comparison, warm_up
@@ -22,6 +23,7 @@ def run_bench(options: BenchOptions, console: Console | None = None, errors: Con
     UserError if an option, a file or a model cannot be used; before anything is measured where possible.
     """
     check_outputs(options.json, options.picture)
+    check_compiled(options.compile, options.weights, options.exact)
     for tree in options.trees:
         parse_tree(tree)
     budget = Budget(options.max_minutes)

@@ -37,7 +37,6 @@ from clover.target.support import check_fixed_shapes
 from clover.tree import TokenTree
 from clover.verify import Verified, verify
 
-NOT_EXACT = "compiled steps support neither int8 weights nor --exact; leave out --compile, or the other"
 _GRAPHS = 256  # The most graphs of one function. PyTorch's limit of 8 is too low for all padded sizes.
 _Storage = tuple[Tensor, ...]  # The storage of a `KVCache`.
 
@@ -61,6 +60,12 @@ class _GraphOutput(TargetOutput):
     verified: Verified | None = None
 
 
+def check_compiled(compile: bool | str, weights: str | None, exact: bool) -> None:
+    """Raise UserError if steps are compiled for a target with other weights, or with exact texts."""
+    if compile and (exact or weights is not None):
+        raise UserError("compiled steps support neither int8 weights nor --exact; leave out --compile")
+
+
 class CompiledRunner(Runner):
     """A `Runner` with a compiled draft and target; UserError for unknown backends, and targets that it cannot compile.
 
@@ -78,8 +83,7 @@ class CompiledRunner(Runner):
             raise UserError(f"torch.compile has no backend {backend!r}; it has {', '.join(known)}")
         if not isinstance(target, TargetModel):
             raise UserError(f"{target.name} is not a transformers model; only these can be compiled")
-        if target.copied is not None:
-            raise UserError(NOT_EXACT)
+        check_compiled(True, target.weights, target.copied is not None)
         check_fixed_shapes(target.config)
         super().__init__(target, hidden_state)
         self._model = target
