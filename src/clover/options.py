@@ -294,12 +294,8 @@ def hide_loading_bars() -> None:
 
 
 def print_left_out(problems: Collection[str], texts: int) -> None:
-    """Print how many texts could not be used, and why the first could not; a warning if most could not."""
-    from clover.measure.report.words import number_of
+    """Print how many texts could not be used, and why the first could not."""
+    from clover.measure.report.words import left_out
 
     if problems:
-        count = number_of(len(problems), "text")
-        print(f"left out {count}; the first: {next(iter(problems))}", file=sys.stderr)
-    if 2 * len(problems) > texts:
-        share = f"({len(problems):,} of {texts:,})"
-        print(f"clover: warning: MORE THAN HALF OF THE TEXTS WERE LEFT OUT {share}", file=sys.stderr)
+        print(left_out(problems, texts), file=sys.stderr)

@@ -156,9 +156,8 @@ def test_what_is_left_out_is_told_at_once_and_in_the_end(
     lines = [line for line in err.splitlines() if "left out" in line]
     assert code == 0
     told = lines[0].removeprefix("MORE THAN HALF CANNOT BE USED: ")
-    assert told.startswith("left out 30 of the first 50 texts; the first: ") and told != lines[0]
-    assert lines[1:] == [told.replace("30 of the first 50 texts", "30 texts")]
-    assert "clover: warning: MORE THAN HALF OF THE TEXTS WERE LEFT OUT (30 of 50)" in err
+    assert told.startswith("left out 30 of 50 texts read; the first: ") and told != lines[0]
+    assert lines[1:] == lines[:1]
 
 
 def test_an_interrupted_writing_is_resumed_and_trained_on(train: Callable, interrupted: Path) -> None:

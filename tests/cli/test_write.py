@@ -62,7 +62,7 @@ def test_what_is_known_of_the_texts_stands_in_a_file_with_them(
     code, _, err = run("--prompts", prompts, "--temperature", 0.5)
     origin = json.loads((tmp_path / "out.origin.json").read_text())
     assert (code, origin["texts"]) == (0, 6)
-    assert "left out 1 text; the first: " in err and "line 7: " in err and "at most 58 fit" in err
+    assert "left out 1 of 7 texts read; the first: " in err and "line 7: " in err and "at most 58 fit" in err
     assert list(origin["left_out"]) == ["text 7"] and origin["unread"] == []
     command = origin["provenance"]["command"]
     assert command.startswith("clover write --target") and command.endswith(
@@ -78,8 +78,8 @@ def test_records_that_cannot_be_read_are_counted_in_the_end(
     prompts.write_text("\n".join([whole[0], "{broken", *whole[1:], "{broken", "{broken"]) + "\n")
     code, _, err = run("--prompts", prompts)
     first, last = (line for line in err.splitlines() if "left out" in line)
-    assert code == 0 and first.startswith("left out 1 of the first 2 texts; the first: ")
-    assert last.startswith("left out 3 texts; the first: ") and "line 2" in last
+    assert code == 0 and first.startswith("left out 1 of 2 texts read; the first: ")
+    assert last.startswith("left out 3 of 9 texts read; the first: ") and "line 2" in last
     assert len(json.loads((tmp_path / "out.origin.json").read_text())["unread"]) == 3
 
 

@@ -153,7 +153,7 @@ def test_only_prompts_within_the_limit_are_tokenized(tmp_path: Path) -> None:
     path = write(tmp_path, "chat.jsonl", refused, odd)
     tasks, tokenizer = read_tasks([path]), make_tokenizer(ALTERNATES)
     assert len(choose_fitting(tasks, tokenizer, 64, 8, limit=1).prompts) == 1
-    said = r"left out 1 of 2 prompts; the first: .*chat\.jsonl, line 2: the chat template .* roles must alternate"
+    said = r"left out 1 of 2 prompts read; the first: .*chat\.jsonl, line 2: the chat template .* roles must alternate"
     with pytest.warns(UserWarning, match=said):
         assert len(choose_fitting(tasks, tokenizer, 64, 8, limit=2).prompts) == 1
     with pytest.raises(UserError, match="roles must alternate"):
@@ -243,7 +243,7 @@ def test_a_prompt_without_tokens_is_refused() -> None:
 def test_records_that_cannot_be_used_are_left_out_with_a_warning(tmp_path: Path) -> None:
     path = write(tmp_path, "p.jsonl", {"prompt": "the cat"}, {"conversations": []}, {"prompt": "hello"})
     with pytest.warns(
-        UserWarning, match=r"left out 1 of 3 prompts; the first: .*p\.jsonl, line 2: conversations"
+        UserWarning, match=r"left out 1 of 3 prompts read; the first: .*p\.jsonl, line 2: conversations"
     ):
         assert [task.text for task in read_tasks([path])] == ["the cat", "hello"]
     path = write(tmp_path, "lists.jsonl", {"prompts": ["the cat", " ", 5], "development": "no list"})
@@ -252,7 +252,7 @@ def test_records_that_cannot_be_used_are_left_out_with_a_warning(tmp_path: Path)
     ):
         assert [task.text for task in read_tasks([path])] == ["the cat"]
     path = write(tmp_path, "q.jsonl", {"prompt": "the cat"}, {"conversations": []}, {"body": "hello"})
-    with pytest.warns(UserWarning, match=r"MORE THAN HALF CANNOT BE USED: left out 2 of 3 prompts"):
+    with pytest.warns(UserWarning, match=r"MORE THAN HALF CANNOT BE USED: left out 2 of 3 prompts read"):
         assert len(read_tasks([path])) == 1
 
 
@@ -268,7 +268,7 @@ def test_prompts_with_pictures_are_left_out_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "q.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     with pytest.warns(
-        UserWarning, match="left out 2 of 3 prompts; the first: .*line 1.*a part of type image"
+        UserWarning, match="left out 2 of 3 prompts read; the first: .*line 1.*a part of type image"
     ):
         (task,) = read_tasks([path])
     assert task.where.endswith("line 3")

@@ -99,7 +99,7 @@ def test_a_file_of_which_hardly_anything_can_be_used_is_refused(tmp_path: Path) 
     write(tmp_path / "enough.jsonl", *good, {"text": "hello"}, *["{broken"] * 990)
     found = FileTexts([tmp_path / "enough.jsonl"], make_tokenizer())
     assert len(list(found)) == 10
-    assert found.left_out.startswith("MORE THAN HALF CANNOT BE USED: left out 990 of the first 1,000 texts")
+    assert found.left_out.startswith("MORE THAN HALF CANNOT BE USED: left out 990 of 1,000 texts read")
 
 
 def test_what_is_left_out_is_told_with_its_share(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_what_is_left_out_is_told_with_its_share(files: list[Path], monkeypatch:
     assert found.left_out == ""
     for row in (0, 1, 1, 2):
         found[row]
-    assert found.left_out.startswith("left out 1 of the first 3 texts; the first: ")
+    assert found.left_out.startswith("left out 1 of 3 texts read; the first: ")
     assert "line 2 is not valid JSON" in found.left_out
 
 
@@ -118,7 +118,7 @@ def test_conversations_in_which_nobody_asks_are_left_out_and_counted(tmp_path: P
     path = write(tmp_path / "a.jsonl", *({"conversations": some} for some in (asked[1:], asked, asked[1:])))
     found = FileTexts([path], make_tokenizer(CHATML))
     assert len(list(found)) == 1
-    assert f"left out 2 of the first 3 texts; the first: {path}, line 1: conver" in found.left_out
+    assert f"left out 2 of 3 texts read; the first: {path}, line 1: conver" in found.left_out
 
 
 def test_texts_of_another_tokenizer_are_left_out_and_refused_where_there_are_no_others(

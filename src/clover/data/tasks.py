@@ -23,6 +23,7 @@ from clover.data.formats import Message, message_text, parse_record
 from clover.data.rows import open_rows, plain_text
 from clover.errors import UserError
 from clover.files import read_text
+from clover.measure.report.words import left_out
 from clover.templates import encode_text
 
 PROMPT_TOKENS = 64
@@ -145,7 +146,7 @@ def choose_fitting(
     if not tried:
         raise UserError(problems[0])
     if problems:
-        warnings.warn(_left_out(problems, len(tried) + len(problems)), stacklevel=2)
+        warnings.warn(left_out(problems, len(tried) + len(problems), "prompt"), stacklevel=2)
     if not found:
         raise UserError(
             f"no prompt leaves room for {max_new_tokens} new tokens (tried: {len(tried)}), because the target runs "
@@ -211,12 +212,7 @@ def _read_records(path: Path) -> Iterator[Task]:
     if problems and len(problems) == number:
         raise UserError(problems[0])
     if problems:
-        warnings.warn(_left_out(problems, number), stacklevel=2)
-
-
-def _left_out(problems: Sequence[str], number: int) -> str:
-    loud = "MORE THAN HALF CANNOT BE USED: " if 2 * len(problems) > number else ""
-    return f"{loud}left out {len(problems)} of {number} prompts; the first: {problems[0]}"
+        warnings.warn(left_out(problems, number, "prompt"), stacklevel=2)
 
 
 def _read_lists(fields: dict[str, Any], stem: str, where: str) -> Iterator[Task | str]:

@@ -15,6 +15,7 @@ from clover.data.chat import Sample, encode_records
 from clover.data.formats import Record, parse_record
 from clover.data.rows import open_rows
 from clover.errors import UserError
+from clover.measure.report.words import left_out
 
 _CHECKED = 1000  # records of each file that are checked before anything else is done
 _FEWEST = 0.01  # the share of these that must be usable
@@ -165,11 +166,7 @@ class FileTexts(Texts):
 
     @property
     def left_out(self) -> str:
-        if not self.problems:
-            return ""
-        number, first = len(self.problems), next(iter(self.problems.values()))
-        loud = "MORE THAN HALF CANNOT BE USED: " if 2 * number > self.looked_at else ""
-        return f"{loud}left out {number:,} of the first {self.looked_at:,} texts; the first: {first}"
+        return left_out(self.problems.values(), self.looked_at)
 
     def __getitem__(self, row: int) -> Record | None:
         self._read[row] = 1

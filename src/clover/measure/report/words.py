@@ -1,5 +1,7 @@
 """Format numbers and durations for people."""
 
+from collections.abc import Collection
+
 
 def percent(share: float | None) -> str:
     """Format a share in percent, None as "–".
@@ -35,6 +37,17 @@ def number_of(count: int, noun: str) -> str:
     ('1 prompt', '3 rounds')
     """
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def left_out(problems: Collection[str], number: int, noun: str = "text") -> str:
+    """Say how many of a number of texts cannot be used, and why the first cannot; "" if all can.
+
+    >>> left_out(["a.jsonl, line 2: no text"], 3)
+    'left out 1 of 3 texts read; the first: a.jsonl, line 2: no text'
+    """
+    loud = "MORE THAN HALF CANNOT BE USED: " if 2 * len(problems) > number else ""
+    line = f"{loud}left out {len(problems):,} of {number_of(number, noun)} read"
+    return f"{line}; the first: {next(iter(problems))}" if problems else ""
 
 
 def duration(seconds: float) -> str:
