@@ -185,6 +185,7 @@ def test_answers_that_find_no_room_are_counted(target: TargetModel, tmp_path: Pa
     (line,) = map(json.loads, (tmp_path / "w.jsonl").read_text().splitlines())
     answers = [one for one in line["messages"] if one["role"] == "assistant"]
     assert len(answers) + writer.missing == 3 and writer.missing > 0
+    assert Writer(target, CONFIG, tmp_path / "w.jsonl").missing == writer.missing
 
 
 def test_a_prompt_that_does_not_fit_is_left_out_and_says_why(target: TargetModel, tmp_path: Path) -> None:

@@ -73,12 +73,14 @@ class Facts:
         writer: a hash of everything that determines the texts, see `writer_hash`.
         tokens: number of tokens that the target wrote.
         seconds: time of writing up to this line, interrupted runs included.
+        missing: answers that were not written, because the conversation ended before.
     """
 
     index: Annotated[int, Field(ge=0)]
     writer: str
     tokens: Annotated[int, Field(ge=0)]
     seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    missing: Annotated[int, Field(ge=0)] = field(default=0, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -131,8 +133,8 @@ class Writer:
     """Writes texts into one file and continues it; UserError if another target, prompts or settings began the file.
 
     Attributes:
-        left_out: the reasons why texts could not be written, by the names of the texts.
-        missing: answers that were not written, because their conversations ended before.
+        left_out: the reasons why texts could not be written, by the names of the texts; each run tries them again.
+        missing: answers of the texts in the file that were not written, because their conversations ended before.
         tokens: tokens that the target wrote into the file.
         begun: the running texts in units of whole texts, by the usual length of finished texts.
         seconds: time of writing, interrupted runs included.
@@ -140,8 +142,7 @@ class Writer:
 
     def __init__(self, target: TargetWeights, config: WriteConfig, path: Path, fingerprint: str = ""):
         self.target, self.config, self.path = target, config, path
-        self.left_out: dict[str, str] = {}
-        self.missing, self.begun = 0, 0.0
+        self.left_out, self.begun = dict[str, str](), 0.0
         self._tokenizer = target.require_tokenizer()
         known, longest = (target.eos_token_ids, target.vocab_size), min(config.max_length, target.longest_run)
         self._growth = Growth(self._tokenizer, *known, longest, config.max_new_tokens, config.prompt_tokens)
@@ -153,6 +154,7 @@ class Writer:
             )
         self._done = {line.clover.index for line in lines}
         self.tokens = sum(line.clover.tokens for line in lines)
+        self.missing = sum(line.clover.missing for line in lines)
         # The lines need not be in chronological order.
         self.seconds = max((line.clover.seconds for line in lines), default=0.0)
 
@@ -246,17 +248,18 @@ class Writer:
         except UserError as error:
             self.left_out[f"text {text.index + 1}"] = str(error)
             return None
-        temperatures, seed = self.config.temperatures, self.config.seed + 64 * text.index + text.turn
-        usual = temperatures[text.index % len(temperatures)]
+        temperature, seed = ask.temperature, self.config.seed + 64 * text.index + text.turn
+        if temperature is None:
+            temperature = self.config.temperatures[text.index % len(self.config.temperatures)]
         text.turn += 1
-        params = SamplingParams(temperature=usual if ask.temperature is None else ask.temperature, seed=seed)
-        return Request(tuple(ask.tokens), ask.max_new_tokens, params, keep=True)
+        sampling = SamplingParams(temperature=temperature, seed=seed)
+        return Request(tuple(ask.tokens), ask.max_new_tokens, sampling, keep=True)
 
     def _append(self, index: int, ended: Ended) -> None:
         """Write the line of a text; it is on the disk when this returns."""
         tokens = sum(end - start for one in ended.samples for start, end in one.learnt)
-        facts = (index, self._writer, tokens, round(self.seconds, 3))
-        written = _Written(*facts, vocabulary_hash(self._tokenizer), ended.cut, tuple(ended.samples))
+        facts = (index, self._writer, tokens, round(self.seconds, 3), vocabulary_hash(self._tokenizer))
+        written = _Written(*facts, ended.cut, tuple(ended.samples), missing=ended.missing)
         append_lines(self.path, [ended.fields | {"clover": written}])
         self._done.add(index)
         self.missing += ended.missing
