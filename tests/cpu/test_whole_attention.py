@@ -165,6 +165,18 @@ def test_the_largest_numbers_are_summed_exactly() -> None:
     assert attend(query, keys, values, None).flatten().tolist() == pytest.approx([2 / 1300] * 128, rel=1e-6)
 
 
+def test_bits_do_not_depend_on_where_thousands_of_keys_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small scores give 3,000 keys nearly the same weight, so that a sum over all of them is above 2^24."""
+    torch.manual_seed(1)
+    query, keys, values = torch.randn(1, 2, 64, 16) / 50, *torch.randn(2, 1, 1, 3000, 16)
+    every, order = torch.ones(1, 1, 64, 3000, dtype=torch.bool), torch.randperm(3000)
+    moved = keys[:, :, order], values[:, :, order]
+    expected = attend(query, keys, values, every)
+    assert torch.equal(attend(query, *moved, every), expected)
+    monkeypatch.setattr(whole_attention, "_SUMMED", 3000)  # sums in one part are not exact, and this shows it
+    assert not torch.equal(attend(query, *moved, every), attend(query, keys, values, every))
+
+
 def test_a_text_that_is_not_finite_spoils_no_other() -> None:
     query, keys, values = made(torch.bfloat16)
     expected = attend(query, keys, values, mask_of("bool", torch.bfloat16))
