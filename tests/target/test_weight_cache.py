@@ -1,11 +1,16 @@
 """Converted weights are kept whole, found again as they were, and made again where a file is not what was written."""
 
+import ctypes
+import gc
 import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 import torch
@@ -251,23 +256,59 @@ def anonymous() -> int:
     return 1024 * int(line.split()[1])
 
 
-@on_linux
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_a_target_takes_its_weights_once(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With packed weights; in float32 those of a bfloat16 file, which are widened."""
-    for module in (apply, converted):
-        monkeypatch.setattr(module, "MAX_SECOND_COPY", 0)
+@contextmanager
+def watched() -> Iterator[list[int]]:
+    """Collect `anonymous` before, during and after the block. Free memory is returned first: its reuse counts."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    found, ended = [anonymous()], Event()
+
+    def watch() -> None:
+        while not ended.wait(0.005):
+            found.append(anonymous())
+
+    (thread := Thread(target=watch)).start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        thread.join()
+        found.append(anonymous())
+
+
+def save_large(directory: Path) -> None:
+    """Save a model of 109 M weights in bfloat16."""
     config = LlamaConfig(vocab_size=4000, hidden_size=1024, intermediate_size=4096, num_hidden_layers=6)
     with torch.device("meta"):
         model = LlamaForCausalLM(config)
     model.to(torch.bfloat16).to_empty(device="cpu")
     for weight in model.parameters():
         weight.detach().fill_(0.01)
-    model.save_pretrained(tmp_path)
-    del model
-    before = anonymous()
-    target = TargetModel.load(tmp_path, dtype=dtype)
-    taken = anonymous() - before
+    model.save_pretrained(directory)
+
+
+@on_linux
+@pytest.mark.skipif(not int8.sums_are_exact(), reason="no exact products of int8 here")
+def test_int8_weights_take_memory_once(tmp_path: Path) -> None:
+    save_large(tmp_path)
+    TargetModel.load(tmp_path, weights="int8")  # fills the cache, which may take more
+    with watched() as found:
+        target = TargetModel.load(tmp_path, weights="int8")
+    assert target.copied is not None
+    size = target.copied.replaced  # a byte each
+    assert 0.9 * size <= max(found) - found[0] <= 1.15 * size
+
+
+@on_linux
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_a_target_takes_its_weights_once(dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With packed weights; in float32 those of a bfloat16 file, which are widened."""
+    for module in (apply, converted):
+        monkeypatch.setattr(module, "MAX_SECOND_COPY", 0)
+    save_large(tmp_path)
+    with watched() as found:
+        target = TargetModel.load(tmp_path, dtype=dtype)
+    taken = max(found) - found[0]
     size = sum(weight.nbytes for weight in target.model.parameters())
     assert taken <= 1.15 * size and bytes_in_memory(target.model.parameters()) <= size // 100
 
