@@ -214,7 +214,7 @@ BUDGET = {
     "validation": (163, 1, 9),
     "verify": (110, 1, 3),
     "verify_host": (70, 1, 1),
-    "write": (264, 1, 4),  # progress before a text ends; tools are kept in what is written
+    "write": (266, 1, 4),  # progress before a text ends; tools are kept in what is written
 }
 
 
