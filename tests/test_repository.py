@@ -172,7 +172,7 @@ BUDGET = {
     # starting values whatever the default dtype is, and what they are; how near a target is to a draft's own; files
     # that hold less than they describe
     # a choice of the mixture without rows of the whole vocabulary, which took minutes
-    "drafts": (2406, 17, 77),  # trained drafts note more of their target
+    "drafts": (2418, 17, 77),  # trained drafts note more of their target; EAGLE-3.1
     # counts finite logits, which `verify` did; compiled steps that are refused before loading
     "engine": (
         1938,
@@ -201,7 +201,7 @@ BUDGET = {
     # whether a target is exact, which may be asked for
     # keeps converted weights, reads GGUF files itself: each fact followed or refused, tokens split right
     "target": (
-        3232,  # only missing files are no tokenizer; marks that are no text of bytes; rotary factors of another number are refused
+        3232,  # only missing files are no tokenizer; rotary factors of another number are refused
         22,
         74,
     ),  # an index of weights is read at one place; int8 weights and calibrations are kept, also of names on the hub

@@ -23,6 +23,8 @@ EXACT = {"rtol": 1e-5, "atol": 1e-6}  # angles are float32
 
 
 def make(family: str = "llama", **options: object) -> tuple[TargetModel, Eagle3Draft]:
+    if family == "eagle3.1":
+        family, options = "llama", options | {"version": "3.1"}
     config = tiny_config("llama" if family == "llama3" else family)
     if family == "llama3":  # whose scaling changes most frequencies
         named = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 1e4}
@@ -40,7 +42,7 @@ def make(family: str = "llama", **options: object) -> tuple[TargetModel, Eagle3D
 
 
 def normed(norm: torch.nn.RMSNorm, vector: Tensor) -> Tensor:
-    return vector / (vector.square().mean() + norm.eps).sqrt() * norm.weight
+    return vector / (vector.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight
 
 
 def frequencies(target: TargetModel, half: int) -> Tensor:
@@ -91,11 +93,17 @@ def reference(
     target: TargetModel, draft: Eagle3Draft, hidden: Tensor, tokens: list[int], drafted: list[int]
 ) -> list[Tensor]:
     """What goes into the lm_head after the text and after each drafted token."""
+    newer = draft.config.version == "3.1"
+    if newer:
+        hidden = torch.cat(
+            [normed(norm, part) for norm, part in zip(draft.norms, hidden.chunk(3, -1), strict=True)], -1
+        )
     states, following, outputs = [draft.fuse.weight @ h for h in hidden], tokens[1:], []
     for token in [*drafted, None]:
-        states.append(last_output(target, draft, states, following))
+        last = last_output(target, draft, states, following)
         following = [*following, token]
-        outputs.append(normed(draft.output_norm, states[-1]))
+        outputs.append(normed(draft.output_norm, last))
+        states.append(outputs[-1] if newer else last)
     return outputs
 
 
@@ -105,7 +113,7 @@ def llama() -> tuple[TargetModel, Eagle3Draft]:
 
 
 @pytest.mark.parametrize(
-    "family", ["llama", "llama3", "qwen3", "qwen3_six_heads", "gpt_neox", "gemma", "opt"]
+    "family", ["llama", "eagle3.1", "llama3", "qwen3", "qwen3_six_heads", "gpt_neox", "gemma", "opt"]
 )
 @torch.no_grad()
 def test_session_and_reference_agree_everywhere(family: str) -> None:
@@ -119,7 +127,7 @@ def test_session_and_reference_agree_everywhere(family: str) -> None:
     walk_everywhere([draft.new_session], hidden, expected, tokens, EXACT)
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_six_heads", "gpt2"])
+@pytest.mark.parametrize("family", ["llama", "eagle3.1", "qwen3", "qwen3_six_heads", "gpt2"])
 @torch.no_grad()
 def test_training_and_reference_agree_at_every_depth(family: str) -> None:
     target, draft = make(family, num_heads=4)
@@ -133,7 +141,7 @@ def test_training_and_reference_agree_at_every_depth(family: str) -> None:
         torch.testing.assert_close(outputs[:, row, at], torch.stack(expected), **EXACT)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma", "gpt_neox"])
+@pytest.mark.parametrize("family", ["llama", "eagle3.1", "gemma", "gpt_neox"])
 @torch.no_grad()
 def test_training_is_what_a_session_forced_with_the_text_computes(family: str) -> None:
     target, draft = make(family)
@@ -164,7 +172,7 @@ def test_padding_on_the_right_changes_nothing(llama: tuple[TargetModel, Eagle3Dr
         torch.testing.assert_close(outputs[depth, :, :real], longer[depth, :, :real], **EXACT)
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma", "gpt_neox"])
+@pytest.mark.parametrize("family", ["llama", "eagle3.1", "gemma", "gpt_neox"])
 def test_gradients_reach_every_weight_and_go_through_the_steps(family: str) -> None:
     target, draft = make(family)
     tokens = torch.randint(VOCAB, (2, 9))

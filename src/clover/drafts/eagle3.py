@@ -12,6 +12,9 @@ Deeper in the tree, the layer reads its own output a instead of g. Training does
 calls training-time test. Step i at position t reads the output of step i - 1 at t and the token x_{t+1+i}. It attends
 to the true pairs up to t and to the steps 1 … i at the same t, which have the positions t + 1 … t + i.
 
+EAGLE-3.1 (`version`) changes two things: l, m and h each pass a norm of their own before FC, and deeper in the tree the
+layer reads Norm(a) instead of a.
+
 Three things differ from the paper. The lm_head is the target's and frozen; `draft_vocab_size` restricts it to frequent
 tokens. The norm before it starts with the gain of the target's final norm. Rotary positions are LLaMA's, with the
 target's base and scaling. D is 5 by default; it is 7 in the authors' code.
@@ -49,9 +52,10 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Eagle3Config(DraftConfig):
-    """Configuration of an EAGLE-3 draft."""
+    """Configuration of an EAGLE-3 draft; `version` "3.1" normalizes what the layer reads."""
 
     model_type = "eagle3"
+    version: Literal["3", "3.1"] = "3"
     hidden_state: Literal["low_middle_high"] = "low_middle_high"
 
 
@@ -169,6 +173,8 @@ class Eagle3Draft(DraftModel):
         super().__init__(config)
         self.layer_config = layer_config(config.target_shape)
         size = self.layer_config.hidden_size
+        count = 3 if config.version == "3.1" else 0
+        self.norms = nn.ModuleList(nn.RMSNorm(size, eps=self.layer_config.rms_norm_eps) for _ in range(count))
         self.fuse = nn.Linear(3 * size, size, bias=False)
         self.layer = FusedLayer(self.layer_config)
         self.output_norm = nn.RMSNorm(size, eps=self.layer_config.rms_norm_eps)
@@ -196,8 +202,10 @@ class Eagle3Draft(DraftModel):
         attend, states, outputs = PathAttention(), self._fused(hidden), []
         for depth in range(depths or self.trained_depths):
             embedding = self._embedding(shifted(tokens, 1 + depth), states)
-            states = self.layer(states, embedding, positions + depth, attend)
-            outputs.append(self.output_norm(states))
+            states, output = self.step(
+                depth, self.layer(states, embedding, positions + depth, attend), tokens
+            )
+            outputs.append(output)
         return torch.stack(outputs)
 
     def read(self, hidden: Tensor, next_tokens: Tensor, cache: KVCache | None = None) -> Tensor:
@@ -205,11 +213,12 @@ class Eagle3Draft(DraftModel):
         return self.run(self._fused(hidden), next_tokens, cache, cache.positions(hidden.shape[1]), None)
 
     def step(self, depth: int, states: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the layer's output a, and Norm(a), both [B, N, H]; tokens Long [B, N] are not read.
+        """Return what the next depth reads, and Norm(a), both [B, N, H], of the layer's output a; tokens are not read.
 
         Deeper in the tree `TreeSession` runs the layer before this call.
         """
-        return states, self.output_norm(states)
+        output = self.output_norm(states)
+        return (output if self.config.version == "3.1" else states), output
 
     def run(
         self, states: Tensor, tokens: Tensor, cache: KVCache, positions: Tensor, mask: Tensor | None
@@ -220,6 +229,9 @@ class Eagle3Draft(DraftModel):
 
     def _fused(self, hidden: Tensor) -> Tensor:
         """Return g = FC([l ; m ; h]) [B, N, H] of the target's hidden states [B, N, W]."""
+        if self.norms:
+            parts = hidden.chunk(3, dim=-1)
+            hidden = torch.cat([norm(part) for norm, part in zip(self.norms, parts, strict=True)], dim=-1)
         return self.fuse(hidden).to(self.fuse.weight.dtype)  # Under autocast the states stay in float32.
 
     def _embedding(self, tokens: Tensor, like: Tensor) -> Tensor:
