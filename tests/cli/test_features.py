@@ -88,7 +88,7 @@ def test_what_is_left_out_is_told_before_the_target_runs(
     ("arguments", "message"),
     [
         (["train", "--output", "x"], "nothing to learn from"),
-        (["train", "--output", "x", "--features", "s", "--data", "d"], "leave --data"),
+        (["train", "--output", "x", "--features", "s", "--data", "d"], "leave out --data"),
         (["train", "--output", "x", "--features", "nowhere"], "nowhere"),
         (
             ["features", "--data", "d", "--output", "x", "--hidden-state", "first"],
