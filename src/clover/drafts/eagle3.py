@@ -202,9 +202,8 @@ class Eagle3Draft(DraftModel):
         attend, states, outputs = PathAttention(), self._fused(hidden), []
         for depth in range(depths or self.trained_depths):
             embedding = self._embedding(shifted(tokens, 1 + depth), states)
-            states, output = self.step(
-                depth, self.layer(states, embedding, positions + depth, attend), tokens
-            )
+            states = self.layer(states, embedding, positions + depth, attend)
+            states, output = self.step(depth, states, tokens)
             outputs.append(output)
         return torch.stack(outputs)
 
