@@ -162,7 +162,7 @@ BUDGET = {
     # int8 targets: products of several heads, and of parts; how loud outliers may be; kept weights
     # exact copies of models with plain weights: products of as many rows
     # what is slower or not packed is said at loading
-    "cpu": (1804, 13, 57),
+    "cpu": (1824, 13, 57),
     # records in the forms that users bring, with weights and options; whole tags; states that are no numbers; records
     # that show more than text, in tables, too; compressed files and deep records are named; names that contradict
     # answers that were not written are counted

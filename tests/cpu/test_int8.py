@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from math import log
+from collections.abc import Callable
+from math import inf, log
 
 import pytest
 import torch
@@ -79,27 +80,44 @@ def test_processors_without_instructions_for_int8_are_exact_in_another_way(instr
         "import torch; from clover.cpu import int8; torch.manual_seed(0); "
         "weight, rows = torch.randint(-9, 10, (2, 8, 64)).float(); weight[:, 0] = rows[:, 0] = 127; "
         "assert int8.sums_are_exact(); found = int8.Int8Product(weight)(rows); "
-        "assert (found - rows @ weight.T).abs().max() < 1; print(int8._signs_are_exact())"
+        "assert (found - rows @ weight.T).abs().max() < 1; print(int8._way().__name__)"
     )
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": instructions}
     ran = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stderr
-    if instructions == "AVX2":
-        assert ran.stdout.strip() == "False"
+    assert ran.stdout.strip() == {"AVX2": "of_halves", "AVX512_CORE": "of_halves"}[instructions]
 
 
-def test_positive_and_negative_numbers_apart_give_the_same_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("way", [int8._Sums.of_signed, int8._Sums.of_shifted, int8._Sums.of_halves])
+def test_every_exact_way_gives_the_same_sums(
+    way: Callable[[int8._Sums, Tensor], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if int8._seconds(way) == inf:
+        pytest.skip("this way is not exact on this processor")
     torch.manual_seed(5)
-    weight, rows = torch.randn(48, 96), numbers(30, 96)
-    expected = Int8Product(weight)(rows)
-    monkeypatch.setattr(int8, "_signs_are_exact", lambda: False)
-    product = Int8Product(weight)
-    torch.testing.assert_close(
-        product(rows), expected, rtol=2**-20, atol=float(expected.abs().max()) * 2**-20
-    )
-    assert torch.equal(product(rows)[7:9], product(rows[7:9]))
+    product, rows = Int8Product(torch.randn(48, 96)), numbers(30, 96)
+    expected = product(rows)
+    monkeypatch.setattr(int8, "_way", lambda: way)
+    found = product(rows)
+    # Halves are rounded to float32 before they are subtracted.
+    close = 2**-20 if way is int8._Sums.of_halves else 0.0
+    torch.testing.assert_close(found, expected, rtol=close, atol=close * float(expected.abs().max()))
+    assert torch.equal(product(rows[7:9]), found[7:9])
+
+
+def test_a_way_that_is_a_slow_loop_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = {"of_signed": 4.1, "of_shifted": 1.0, "of_halves": 0.99}
+    monkeypatch.setattr(int8, "_seconds", lambda way: seconds[way.__name__])
+    choose = int8._way.__wrapped__
+    assert choose() is int8._Sums.of_shifted
+    seconds["of_signed"] = 3.9  # not so much slower that noise could not be the reason
+    assert choose() is int8._Sums.of_signed
+    seconds |= {"of_signed": inf, "of_shifted": inf}
+    assert choose() is int8._Sums.of_halves
+    seconds["of_halves"] = inf
+    assert choose() is None
 
 
 def test_zeros_and_numbers_that_are_not_finite() -> None:

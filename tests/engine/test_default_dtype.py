@@ -108,8 +108,7 @@ def test_no_command_makes_tensors_of_it(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "texts.txt").write_text("the dog and the cat and the dog\n" * 100)
     rules = Rules((1, 2), SamplingParams(frequency_penalty=0.3, presence_penalty=0.3))
     monkeypatch.chdir(tmp_path)
-    int8.sums_are_exact.cache_clear()
-    int8._signs_are_exact.cache_clear()
+    int8._way.cache_clear()
     torch.set_default_dtype(torch.float16)
     try:
         with _Strays() as strays:

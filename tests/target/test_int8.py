@@ -77,7 +77,7 @@ def test_slower_ways_of_exact_sums_are_told(monkeypatch: pytest.MonkeyPatch) -> 
         warnings.simplefilter("error")
         monkeypatch.setattr(int8, "products_are_exact", lambda: True)
         TargetModel(model, exact=True)
-    monkeypatch.setattr(int8, "_signs_are_exact", lambda: False)
+    monkeypatch.setattr(int8, "_way", lambda: int8._Sums.of_halves)
     with pytest.warns(UserWarning, match="so each row goes through int8 weights as two, which is slower"):
         TargetModel(model, weights="int8")
     monkeypatch.setattr(int8, "products_are_exact", lambda: False)

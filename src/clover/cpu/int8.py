@@ -10,9 +10,11 @@ Gradients and compilers use the plain weights, which the layers share.
 Shapes: R rows, O outputs and I inputs of one layer.
 """
 
+import timeit
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
+from math import inf
 from typing import Any, NamedTuple
 
 import torch
@@ -40,33 +42,16 @@ _WIDEST = 20_480  # most outputs of one product, so that intermediate results st
 # the first share that changes the distributions of a text by at most `_CHANGED` nats per token.
 _LOUD, _CHANGED = (0.015, 0.01, 0.007, 0.0), 0.004
 THRESHOLDS = (*_LOUD, _CHANGED)  # the constants of `refine`
+_TRIALS, _SLOWER = 5, 4  # runs by which ways to exact sums are timed, and how much slower than the fastest one may be
 _LARGE = 2**23  # size of an lm_head for which it pays to round the rows
 # A function that finds the tensors of a layout, or makes them by name and stores them; it returns None if it cannot.
 Keep = Callable[[Mapping[str, Tensor], Callable[[str], Tensor]], Mapping[str, Tensor] | None]
 _LEAST = 1e-30  # the least divisor, for rows and weights that are all zero
 
 
-@lru_cache(maxsize=1)
 def sums_are_exact() -> bool:
-    """Return True if this processor's products of int8 are exact, of signed numbers or of halves."""
-    return torch.backends.mkldnn.is_available() and (_signs_are_exact() or _is_exact(_Sums.of_halves))
-
-
-@lru_cache(maxsize=1)
-def _signs_are_exact() -> bool:
-    """Return True if products of signed numbers are exact.
-
-    On AVX2 without VNNI, oneDNN shifts the numbers of a row to 0 … 255 and adds pairs of products in 16 bits, which
-    may overflow. There the positive and the negative numbers go through the product as two rows of 0 … 127.
-    """
-    return _is_exact(_Sums.of_signed)
-
-
-def _is_exact(way: Callable[["_Sums", Tensor], Tensor]) -> bool:
-    """Return True if sums are exact for random numbers and for the largest int8 numbers."""
-    rows, weight, products = trial(32, 64, 1024)
-    sums, expected = _Sums(weight, weight.new_ones(64, dtype=torch.float32)), products.float()
-    return all(torch.equal(way(sums, rows[:count]), expected[:count]) for count in (1, 2, 32))
+    """Return True if this processor has exact products of int8."""
+    return _way() is not None
 
 
 class _Sums:
@@ -78,20 +63,58 @@ class _Sums:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """Return float32 [R, O] for rows int8 [R, I], between -127 and 127."""
-        return self.of_signed(rows) if _signs_are_exact() else self.of_halves(rows)
+        way = _way()
+        assert way is not None, "this processor has no exact sums"
+        return way(self, rows)
 
     def of_signed(self, rows: Tensor) -> Tensor:
-        """Return the sums for rows of int8 or uint8."""
-        weight = (self.packed, self.scales, self.zeros, None)
-        return torch.ops.onednn.qlinear_pointwise(
-            rows, 1.0, 0, *weight, 1.0, 0, torch.float32, "none", [], ""
-        )
+        """Return the sums for rows as they are, which AMX and AVX-VNNI-INT8 multiply."""
+        return self._multiply(rows, 0)
+
+    def of_shifted(self, rows: Tensor) -> Tensor:
+        """Return the sums for rows that are shifted to 0 … 255, because VNNI multiplies no other numbers."""
+        return self._multiply(rows.view(torch.uint8).bitwise_xor(128), 128)
 
     def of_halves(self, rows: Tensor) -> Tensor:
-        """Return the sums for rows of int8, with positive and negative numbers as two rows."""
+        """Return the sums for rows whose positive and negative numbers are two rows of 0 … 127.
+
+        Without VNNI, pairs of products are added in 16 bits, which larger numbers may overflow.
+        """
         halves = torch.cat([rows.clamp(min=0), rows.clamp(max=0).neg_()]).to(torch.uint8)
-        sums = self.of_signed(halves)
+        sums = self._multiply(halves, 0)
         return sums[: len(rows)].sub_(sums[len(rows) :])
+
+    def _multiply(self, rows: Tensor, zero: int) -> Tensor:
+        """Return the sums for rows of int8 or uint8, in which `zero` stands for 0."""
+        weight = (self.packed, self.scales, self.zeros, None)
+        return torch.ops.onednn.qlinear_pointwise(
+            rows, 1.0, zero, *weight, 1.0, 0, torch.float32, "none", [], ""
+        )
+
+
+@lru_cache(maxsize=1)
+def _way() -> Callable[[_Sums, Tensor], Tensor] | None:
+    """Return the way to exact sums that this processor takes: the first that is not much slower than the fastest.
+
+    oneDNN has every way on every processor, but some only as a loop over single numbers, a thousand times slower.
+    Signed and shifted rows have the same sums, so a choice between them changes no text.
+    """
+    seconds = {way: _seconds(way) for way in (_Sums.of_signed, _Sums.of_shifted, _Sums.of_halves)}
+    return next((way for way, one in seconds.items() if one <= _SLOWER * min(seconds.values()) < inf), None)
+
+
+def _seconds(way: Callable[[_Sums, Tensor], Tensor]) -> float:
+    """Return the shortest time of a small product, in seconds, or inf if sums are not exact.
+
+    They are tried with random numbers and with the largest int8 numbers.
+    """
+    if not torch.backends.mkldnn.is_available():
+        return inf
+    rows, weight, products = trial(32, 64, 1024)
+    sums, expected = _Sums(weight, weight.new_ones(64, dtype=torch.float32)), products.float()
+    if not all(torch.equal(way(sums, rows[:count]), expected[:count]) for count in (1, 2, 32)):
+        return inf
+    return min(timeit.repeat(lambda: way(sums, rows[:2]), number=1, repeat=_TRIALS))
 
 
 class Rounded(NamedTuple):
@@ -278,7 +301,7 @@ def _divergence(expected: Tensor, found: Tensor) -> float:
 
 def slower_ways(weights: str | None) -> str:
     """Return a sentence about the slower ways by which this processor gets exact sums; "" if it needs none."""
-    ways = ["each row goes through int8 weights as two"] if weights and not _signs_are_exact() else []
+    ways = ["each row goes through int8 weights as two"] if weights and _way() is _Sums.of_halves else []
     ways += [] if products_are_exact() else ["attention is computed in float64"]
     if not ways:
         return ""
