@@ -30,12 +30,14 @@ class PromptSource:
 
     Args:
         rows: different ones.
+        skipped: rows beside these in which nobody asks anything, or that resemble prompts of an evaluation.
         used: whether the licence is accepted.
     """
 
     name: str
     licence: str
     rows: int
+    skipped: int
     used: bool
 
 
@@ -54,7 +56,7 @@ def accept_prompts(file: Path, output: Path, apart: Sequence[Path] = ()) -> list
     """Write the rows that may be used into `output`, in an order that depends on their texts alone.
 
     A row has what `clover.data.formats` reads, and `licence` (or `license`) and `source`. Equal rows count
-    once, conversations in which nobody asks anything not at all; neither do rows that share eight words in a row with a
+    once. Conversations in which nobody asks anything are skipped; so are rows that share eight words in a row with a
     prompt of the files `apart`, on which drafts are evaluated.
 
     Returns:
@@ -64,30 +66,35 @@ def accept_prompts(file: Path, output: Path, apart: Sequence[Path] = ()) -> list
         UserError: a file cannot be read, or no row may be used.
     """
     evaluated = {run for one in apart for row in open_rows(one) for run in _runs_of_words(parse_record(*row))}
-    counts: Counter[tuple[str, str]] = Counter()
+    counts, skipped = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     kept: dict[bytes, str] = {}
     seen: set[bytes] = set()
     for fields, where in open_rows(file):
+        licence = _word(fields, "licence") or _word(fields, "license") or _UNKNOWN
+        origin = _word(fields, "source") or file.name, licence
         try:
             record = parse_record(fields, where)
         except UserError:  # there is nothing to answer
+            skipped[origin] += 1
             continue
-        if (digest := record.digest()) in seen or not evaluated.isdisjoint(_runs_of_words(record)):
+        if (digest := record.digest()) in seen:
             continue
         seen.add(digest)
-        licence = _word(fields, "licence") or _word(fields, "license") or _UNKNOWN
-        counts[_word(fields, "source") or file.name, licence] += 1
+        if not evaluated.isdisjoint(_runs_of_words(record)):
+            skipped[origin] += 1
+            continue
+        counts[origin] += 1
         if is_accepted(licence):
             kept[hashlib.blake2b(digest).digest()] = json.dumps(fields, ensure_ascii=False, default=str)
     if not kept:
         raise UserError(
             f"{file} holds no row that may be used: each needs a field licence that names one of "
-            f"{', '.join(sorted(ACCEPTED))}"
+            f"{', '.join(sorted(ACCEPTED))}; {skipped.total():,} rows ask nothing, or resemble prompts of an evaluation"
         )
     write_text(output, "".join(kept[digest] + "\n" for digest in sorted(kept)))
     return [
-        PromptSource(name, licence, rows, is_accepted(licence))
-        for (name, licence), rows in counts.most_common()
+        PromptSource(*origin, counts[origin], skipped[origin], is_accepted(origin[1]))
+        for origin in sorted(counts | skipped, key=lambda one: counts[one], reverse=True)
     ]
 
 

@@ -119,6 +119,8 @@ def _write(options: ChatRecipeOptions) -> list[Path]:
     if not begun.exists():
         if options.prompts is not None:
             found = accept_prompts(options.prompts, prompts, options.apart)
+            if skipped := sum(one.skipped for one in found):
+                typer.echo(f"{skipped:,} prompts ask nothing, or resemble those of --apart; skipped", err=True)
             write_json(work / "sources.json", {"sources": [asdict(source) for source in found]})
         write_json(begun, here)
     files = []

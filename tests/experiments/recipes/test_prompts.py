@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import astuple
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -44,11 +45,12 @@ def test_only_permissive_rows_are_kept_and_all_are_counted(tmp_path: Path) -> No
     rows += [row("other spelling", license="Apache-2.0 repo", source="d")]
     rows += [{"conversations": [{"from": "gpt", "value": "nobody asked"}], "licence": "MIT"}]
     found = accept_prompts(write(tmp_path / "p.jsonl", rows), tmp_path / "kept.jsonl")
-    assert {(one.name, one.licence, one.rows, one.used) for one in found} == {
-        ("a", "MIT", 3, True),
-        ("b", "CC-BY-SA-3.0", 1, False),
-        ("c", "unknown", 1, False),
-        ("d", "Apache-2.0 repo", 1, True),
+    assert set(map(astuple, found)) == {
+        ("a", "MIT", 3, 0, True),
+        ("b", "CC-BY-SA-3.0", 1, 0, False),
+        ("c", "unknown", 1, 0, False),
+        ("d", "Apache-2.0 repo", 1, 0, True),
+        ("p.jsonl", "MIT", 0, 1, True),
     }
     kept = [json.loads(line) for line in (tmp_path / "kept.jsonl").read_text().splitlines()]
     assert {one["messages"][0]["content"] for one in kept} == {
@@ -67,7 +69,7 @@ def test_rows_that_resemble_prompts_of_an_evaluation_are_left_out(tmp_path: Path
     kept = [row("How many eggs in all do ducks lay?", licence="MIT"), row("def f(a):", licence="MIT")]
     alike = [row(f"Tell me: {asked.upper()}", licence="MIT"), row("def f(a): " * 3, licence="MIT")]
     (found,) = accept_prompts(write(tmp_path / "p.jsonl", kept + alike), tmp_path / "kept.jsonl", apart)
-    assert found.rows == 2
+    assert (found.rows, found.skipped) == (2, 2)
     assert sorted((tmp_path / "kept.jsonl").read_text().splitlines()) == sorted(map(json.dumps, kept))
 
 
