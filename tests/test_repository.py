@@ -201,7 +201,7 @@ BUDGET = {
     # whether a target is exact, which may be asked for
     # keeps converted weights, reads GGUF files itself: each fact followed or refused, tokens split right
     "target": (
-        3232,  # only missing files are no tokenizer; rotary factors of another number are refused
+        3248,  # dtypes are compared with as many rows as will be run
         22,
         74,
     ),  # an index of weights is read at one place; int8 weights and calibrations are kept, also of names on the hub

@@ -120,7 +120,9 @@ def _write(options: ChatRecipeOptions) -> list[Path]:
         if options.prompts is not None:
             found = accept_prompts(options.prompts, prompts, options.apart)
             if skipped := sum(one.skipped for one in found):
-                typer.echo(f"{skipped:,} prompts ask nothing, or resemble those of --apart; skipped", err=True)
+                typer.echo(
+                    f"skipped {skipped:,} prompts that ask nothing, or resemble those of --apart", err=True
+                )
             write_json(work / "sources.json", {"sources": [asdict(source) for source in found]})
         write_json(begun, here)
     files = []

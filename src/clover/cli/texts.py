@@ -95,12 +95,13 @@ def load_fast(given: options.ModelOptions) -> "TargetWeights":
     from clover.assets import TARGET
     from clover.measure.report.progress import Progress
     from clover.target import TargetModel
+    from clover.target.loading import MANY_ROWS
 
     with Progress() as progress:
         progress.say("loading the target")
         if given.weights is None:
             given = replace(given, dtype=given.dtype or "fastest")
-        return TargetModel.load(given.target or TARGET, **given.loading)
+        return TargetModel.load(given.target or TARGET, **given.loading, rows=MANY_ROWS)
 
 
 def open_files(files: Sequence[str | Path], target: "TargetWeights") -> "FileTexts":

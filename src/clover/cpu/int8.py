@@ -42,7 +42,7 @@ _WIDEST = 20_480  # most outputs of one product, so that intermediate results st
 # the first share that changes the distributions of a text by at most `_CHANGED` nats per token.
 _LOUD, _CHANGED = (0.015, 0.01, 0.007, 0.0), 0.004
 THRESHOLDS = (*_LOUD, _CHANGED)  # the constants of `refine`
-_TRIALS, _SLOWER = 5, 4  # runs by which ways to exact sums are timed, and how much slower than the fastest one may be
+_TRIALS, _SLOWER = 5, 4  # runs of each way to exact sums, and how much slower than the fastest one may be
 _LARGE = 2**23  # size of an lm_head for which it pays to round the rows
 # A function that finds the tensors of a layout, or makes them by name and stores them; it returns None if it cannot.
 Keep = Callable[[Mapping[str, Tensor], Callable[[str], Tensor]], Mapping[str, Tensor] | None]

@@ -3,7 +3,7 @@
 import re
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from decimal import Decimal
 from pathlib import Path
@@ -15,8 +15,10 @@ import transformers as hf
 from huggingface_hub import _CACHED_NO_EXIST, hf_hub_download, try_to_load_from_cache
 from huggingface_hub.errors import EntryNotFoundError, StrictDataclassError
 from safetensors import SafetensorError, safe_open
+from torch import nn
 
 from clover.cpu.int8 import INT8, check_processor
+from clover.cpu.linear import fast_layers, linear_of
 from clover.errors import UserError, one_line
 from clover.target import gguf
 from clover.target.converted import converted
@@ -34,7 +36,10 @@ _TOKENIZER_FILES = (
     "vocab.json",
     "spiece.model",
 )
-_TIMED_ROWS, _TIMED_RUNS = 512, 7
+# Rows of the products by which dtypes are compared: of a step with a short chain, and of many texts at once.
+FEW_ROWS, MANY_ROWS = 4, 512
+# A run has at least so many products of numbers. With few rows these need many weights, which no cache holds.
+_WORK, _TIMED_RUNS = 2**28, 7
 # The start does not dominate a run of `_LONG` seconds. Then a dtype that takes `_CLEARLY` times as long is slower.
 _LONG, _CLEARLY = 0.25, 1.5
 # Below this hidden size bfloat16 is slower: 393 steps in the time of 435, with 1 M parameters of hidden size 128.
@@ -89,29 +94,38 @@ def check_exact(exact: bool, device: torch.device) -> None:
         raise UserError("exact texts need a CPU; leave --exact out, or choose the device cpu")
 
 
-def _multiplying_seconds(rows: torch.Tensor, weight: torch.Tensor) -> float:
-    """Return the seconds of one product of rows [R, I] with weights [O, I]."""
+def _multiplying_seconds(rows: torch.Tensor, layers: Sequence[nn.Linear]) -> float:
+    """Return the seconds of the products of rows [R, I] with all layers."""
     started = time.perf_counter()
-    torch.nn.functional.linear(rows, weight)
+    for layer in layers:
+        layer(rows)
     return time.perf_counter() - started
 
 
+@torch.no_grad()
 def fastest_dtype(
     hidden_size: int,
+    rows: int,
     device: torch.device,
-    seconds_of: Callable[[torch.Tensor, torch.Tensor], float] = _multiplying_seconds,
+    seconds_of: Callable[[torch.Tensor, Sequence[nn.Linear]], float] = _multiplying_seconds,
 ) -> torch.dtype:
-    """Return bfloat16 or float32, whichever multiplies matrices of this size faster here; bfloat16 on a GPU.
+    """Return bfloat16 or float32, whichever multiplies so many rows of this size faster here; bfloat16 on a GPU.
 
-    Small models spend their time between the products, where casts make bfloat16 slower. For large models one run of
-    each dtype is enough if the two clearly differ: a run takes seconds on a processor without bfloat16 instructions.
+    The answer depends on the rows: with few, the weights are read, of which bfloat16 has half; with many, AVX-512
+    without AMX multiplies float32 faster. Small models spend their time between the products, where casts make bfloat16
+    slower. For large models one run of each dtype is enough if the two clearly differ: a run takes seconds on a
+    processor without bfloat16 instructions.
     """
     if device.type != "cpu":
         return torch.bfloat16
     if hidden_size < _SMALL:
         return torch.float32
-    sizes, dtypes = (_TIMED_ROWS, 4 * hidden_size), (torch.float32, torch.bfloat16)
-    products = {dtype: [torch.ones(size, hidden_size, dtype=dtype) for size in sizes] for dtype in dtypes}
+    count = -(-_WORK // (rows * 4 * hidden_size**2))
+    products = dict[torch.dtype, tuple[torch.Tensor, list[nn.Linear]]]()
+    for dtype in (torch.float32, torch.bfloat16):
+        weights = [linear_of(torch.ones(4 * hidden_size, hidden_size, dtype=dtype)) for _ in range(count)]
+        layers = [fast_layers([one], packed=True, int8=False)[0] for one in weights]
+        products[dtype] = torch.ones(rows, hidden_size, dtype=dtype), layers
     seconds = {dtype: seconds_of(*product) for dtype, product in products.items()}
     faster, slower = sorted(seconds.values())
     if slower < _LONG or slower < _CLEARLY * faster:

@@ -99,6 +99,7 @@ class TargetModel(CachedModel):
         weights: str | None = None,
         weight_cache: bool = True,
         exact: bool = False,
+        rows: int = loading.FEW_ROWS,
     ) -> TargetModel:
         """Load a model and, if it has one, its tokenizer: from a directory, or by a name on the hub; safetensors only.
 
@@ -114,6 +115,7 @@ class TargetModel(CachedModel):
                 and map them from then on.
             exact: let the bits of a token depend only on the text before it, on a CPU (docs/lossless.md). UserError if
                 this model and processor cannot.
+            rows: tokens per pass, for which ``fastest`` measures; the default suits decoding.
         """
         device = loading.resolve_device(device)
         loading.check_exact(exact, device)
@@ -122,7 +124,7 @@ class TargetModel(CachedModel):
         resolved = None if dtype == "fastest" else loading.resolve_dtype(dtype, device)
         source = find_source(str(name_or_path))
         config = loading.load_config(source, trust_remote_code)
-        dtype = resolved or loading.fastest_dtype(config.get_text_config().hidden_size, device)
+        dtype = resolved or loading.fastest_dtype(config.get_text_config().hidden_size, rows, device)
         place, find_name = place_of(source), partial(kept_name, source, config, f"int8-{str(dtype)[6:]}")
         keeps = weights is not None and weight_cache
         name = find_name() if keeps else None
