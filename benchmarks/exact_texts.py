@@ -3,7 +3,7 @@
 python -m benchmarks.exact_texts --target smollm2 --new 256 --rounds 4 --minutes 60
 
 A round has 16 prompts of its own: each tree decodes them 16 at once, the first four of them together, and the first two
-one by one, greedily and at temperature 0.8. Plain decoding decodes `--alone` of them one by one, which is what all
+one by one, at each of `--temperatures`. Plain decoding decodes `--alone` of them one by one, which is what all
 other texts are compared with, and the rest 16 at once. `--first` leaves rounds out that an earlier run has done. The
 sums are printed as one JSON line, also when Ctrl-C ends the run; `--json` keeps them in a file on the way.
 """
@@ -31,7 +31,6 @@ from clover.metrics import Acceptance
 from clover.options import ModelOptions
 
 TREES = ("chain:4", "clover2", "eagle2:25", "lookup")
-TEMPERATURES = (0.0, 0.8)
 ROUND = 16  # prompts
 SIZES = {1: 2, 4: 4, ROUND: ROUND}  # how many of them are decoded in batches of this size
 
@@ -82,7 +81,7 @@ def compare_round(
     session: Session, given: argparse.Namespace, cells: dict[str, Cell], number: int
 ) -> Iterator[str]:
     """Compare the texts of one round, whose prompts are of all groups, add to the cells, and yield what is done."""
-    for temperature in TEMPERATURES:
+    for temperature in given.temperatures:
         requests = session.requests(temperature)[number :: given.rounds]
         alone = write(session.engine(PLAIN), requests[: given.alone], 1)
         together = write(session.engine(PLAIN), requests, ROUND)
@@ -152,6 +151,7 @@ def arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", default=None, help="file of the sums so far")
     parser.add_argument("--minutes", type=float, default=1e9, help="start no new text after this time")
     parser.add_argument("--trees", nargs="*", default=list(TREES))
+    parser.add_argument("--temperatures", nargs="*", type=float, default=[0.0, 0.8])
     return parser.parse_args(words)
 
 
