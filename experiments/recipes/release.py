@@ -74,7 +74,7 @@ def release(options: ReleaseOptions) -> None:
 def permissive_sources(file: Path) -> list[PromptSource]:
     """Return where the rows of a training's file come from; UserError for a licence that is not permissive."""
     with tempfile.TemporaryDirectory() as folder:
-        found = accept_prompts(file, Path(folder) / "accepted.jsonl")
+        found = [one for one in accept_prompts(file, Path(folder) / "accepted.jsonl") if one.rows]
     if other := [source for source in found if not source.used]:
         named = ", ".join(f"{source.name} ({source.licence})" for source in other)
         raise UserError(
